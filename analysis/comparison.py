@@ -104,14 +104,14 @@ def summarize(recipe: RecipeResults) -> RecipeSummary:
     if not recipe.has_population:
         return dataclasses.replace(summary, missing_reason="its population is not built yet")
     try:
-        if recipe.view.has("flips.json"):
-            return _summarize_replicas(recipe)
         references, targets, replicas = map(
             len, (recipe.references, recipe.targets, recipe.replicas)
         )
         summary = dataclasses.replace(
             summary, references=references, targets=targets, replicas=replicas
         )
+        if recipe.view.has("flips.json"):
+            return _summarize_replicas(recipe)
         attack = recipe.config.attack
         if not attack.targets and (attack.leave_one_out or attack.zero_run) and not attack.replicas:
             reason = (
@@ -228,6 +228,8 @@ def write(workdir: Path, summaries: Sequence[RecipeSummary]) -> None:
 
 def _summarize_replicas(recipe: RecipeResults) -> RecipeSummary:
     facts = recipe.view.facts("flips")
+    if not facts["references"]:
+        raise Unavailable(f"{recipe.name}: LiRA needs references, and there are none")
     focus = facts["config"]["focus_fpr"]
     rows = tables.best_per_attack(io.read_table(recipe, "attacks.csv"))
     lira, loss = (tables.find_attack(rows, name) for name in (_ATTACK, "loss"))

@@ -1,6 +1,7 @@
 """The page of single samples, WORKDIR/recipes/NAME/samples.html: a table to search, sort and filter, and one sample.
 
-With replicas, it shows votes and flip rates under LiRA, too; without them, the first target under the headline attack.
+With replicas and references, it shows votes and flip rates under LiRA, too; otherwise, all replicas or the first target
+under the headline attack.
 
 The page needs no server and no other files: it contains the data and two libraries, DataTables for the table and
 Vega-Lite for the losses of tokens, all compressed and encoded, so that no text of a sample can be mistaken for markup.
@@ -48,15 +49,17 @@ _PROPERTIES = {
     "unk": ("Unknown tokens", 0),
 }
 """Column -> title and number of decimals; flip rates and votes depend on the selected FPR."""
-_PROPERTIES_OF_TARGET = {
+_PROPERTIES_OF_HEADLINE = {
     "above": ("Above non-members, %", 1),
     "score": ("Score", 2),
+    "flip_rate": ("Flip rate", 3),
+    "votes": ("Votes", 0),
     "called_at": ("Called at, %", 1),
     "tokens": ("Tokens", 0),
     "tfidf": ("TF-IDF", 2),
     "unk": ("Unknown tokens", 0),
 }
-"""The same without replicas."""
+"""The same without LiRA: flip rates and votes of replicas at the focus FPR, or the rate of a target."""
 _BUNDLE = "import sys, vl_convert; sys.stdout.write(vl_convert.javascript_bundle('window.vegaEmbed = vegaEmbed'))"
 
 
@@ -67,7 +70,9 @@ def write(recipe: RecipeResults) -> Path:
       Unavailable: no sample has a score of the headline attack; nothing is written.
     """
     facts = recipe.view.facts("flips") if recipe.view.has("flips.json") else {}
-    data = _read(recipe, facts) if facts else _read_target(recipe)
+    if not facts.get("references"):
+        facts = {}  # there is no LiRA
+    data = _read(recipe, facts) if facts else _read_headline(recipe)
     is_complete = {*data["chosen_by"]} == {"all"}
     num_samples = len(recipe.view.attacked)
     html = (
@@ -80,6 +85,8 @@ def write(recipe: RecipeResults) -> Path:
             script=document.asset("sample_page.js"),
             report="../../report.html",
             facts=facts,
+            trainings=data["trainings"],
+            attacked_fpr=percent(recipe.view.c.focus),
             headline=attack_name(recipe.view.c.headline),
             samples=num_samples,
             shown=len(data["id"]),
@@ -188,12 +195,13 @@ def _percentages_above(above_S: np.ndarray) -> list[Any]:
     return _numbers(np.floor(1000 * above_S + 1e-6) / 10, 1)
 
 
-def _read_target(recipe: RecipeResults) -> dict[str, Any]:
-    """Returns all data for the script of the page of a recipe without replicas, as `_read`.
+def _read_headline(recipe: RecipeResults) -> dict[str, Any]:
+    """Returns all data for the script of the page of a recipe without LiRA's decisions, as `_read`.
 
     Losses are those of the samples that the report page shows.
     """
-    columns = ["id", "member", "score", "above", "called_at"]
+    trainings = len(recipe.replicas) if recipe.config.attack.replicas else 1
+    columns = ["id", "member", "score", "above", "votes", "flip_rate", "called_at"]
     table = recipe.view.table(HEADLINE_TABLE, columns)
     position_S, chosen_by_S = _choose(table["score"].to_numpy(float))
     table = table.iloc[position_S]
@@ -205,13 +213,14 @@ def _read_target(recipe: RecipeResults) -> dict[str, Any]:
         "focus": 0,
         "reference_models": [],
         "replica_models": [],
-        "trainings": 1,
+        "trainings": trainings,
         "out_title": "References without it" if has_references else "Base model",
         "loss_note": (
             "Loss of this text under the references that were trained on it, under those that were not, and under the "
             "model under attack."
             if has_references
-            else "Loss of this text under the base model, if there is one, and under the model under attack."
+            else "Loss of this text under the base model, if there is one, and under the model under attack"
+            + (" in each training (filled: “member”)." if trainings > 1 else ".")
         ),
         "id": id_S.tolist(),
         "member": table["member"].tolist(),
@@ -220,7 +229,6 @@ def _read_target(recipe: RecipeResults) -> dict[str, Any]:
         "source": _sources(recipe, id_S),
         "above": _percentages_above(table["above"].to_numpy(float)),
         "score": _numbers(table["score"].to_numpy(float), 4),
-        "called_at": _numbers(100 * table["called_at"].to_numpy(float), 4),
         "no_text": document.NO_TEXT,
         "losses": {
             str(row["id"]): {
@@ -233,10 +241,16 @@ def _read_target(recipe: RecipeResults) -> dict[str, Any]:
         },
         "token_losses": {},
     }
+    if trainings > 1:
+        data |= {n: [_numbers(table[n].to_numpy(float), 4)] for n in ("votes", "flip_rate")}
+    else:
+        data["called_at"] = _numbers(100 * table["called_at"].to_numpy(float), 4)
     for name in ("tokens", "tfidf", "unk"):
         value_N = population.column(name)[id_S] if name in population.column_names else math.nan
         data[name] = _numbers(np.broadcast_to(value_N, len(id_S)), 4)
-    data["properties"] = _known(data, _PROPERTIES_OF_TARGET)
+    data["properties"] = _known(
+        data, {name: title for name, title in _PROPERTIES_OF_HEADLINE.items() if name in data}
+    )
     return data
 
 

@@ -181,7 +181,7 @@ def _answer_of_models(audited: Audited) -> answer.Answer:
     )  # fmt: skip
     second = Markup(
         '<span class="muted">Whether these decisions would survive retraining cannot be said from models of different '
-        "data.</span>"
+        "data; of replicas, <code>lm-mia import</code> says it.</span>"
     )
     return answer.Answer((first, second), has_hits=True)
 

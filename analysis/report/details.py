@@ -416,7 +416,10 @@ def _not_possible(recipe: RecipeResults, strength: Strength) -> Iterator[documen
     if not config.has_no_references(recipe.config):
         return
     names = [name for name in config.Attack().attacks if registry.ATTACKS[name].uses_references]
-    finding = f"{plural(len(names), 'attack')} of references, LiRA among them, and votes of several trainings."
+    others = (
+        "the tables of its decisions" if strength.has_replicas else "votes of several trainings"
+    )
+    finding = f"{plural(len(names), 'attack')} of references, LiRA among them, and {others}."
     listed = numbers.words([*map(attack_name, names)])
     text = (
         f"{listed} compare the model with reference models: train 4 or more models in the same way, each on a random "

@@ -141,7 +141,9 @@ def _kind(recipe: RecipeResults, strength: Strength) -> str:
         own = plural(strength.trainings, "training" if strength.has_replicas else "model")
         if has_no_references and "base_calibrated" in strength.attacks:
             fine_tuned = f"{strength.trainings} fine-tuned models and their base model"
-            if strength.trainings == 1:
+            if strength.has_replicas:
+                fine_tuned = f"{own} of a fine-tuned model and its base model"
+            elif strength.trainings == 1:
                 fine_tuned = "one fine-tuned model and its base model"
             return f"imported losses of {fine_tuned}"
         return f"imported losses of {own}{_and_references(strength)}"

@@ -187,7 +187,7 @@ function drawTokens(tokens) {
 async function showFurther(s) {
   const facts = data.properties.map(({ name, title, decimals }) => {
     const value = format(valueOf(name, s), decimals);
-    return `${title}: ${value}${name === "votes" ? ` of ${data.replica_models.length}` : ""}`;
+    return `${title}: ${value}${name === "votes" ? ` of ${data.trainings}` : ""}`;
   });
   if (data.fprs.length) facts.push(`${facts.pop()} (at ${data.fprs[fpr]} FPR)`);
   byId("properties").textContent = facts.join(" · ");

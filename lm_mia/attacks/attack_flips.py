@@ -165,8 +165,8 @@ ATTACK_FLIPS_TABLE = Table(
         "tpr_minus_lira": Column(
             "fraction",
             (
-                "difference of `tpr_mean`; all differences are empty for `lira_online`, and if one of the two has no "
-                "TPR at this FPR"
+                "difference of `tpr_mean`; all differences are empty for `lira_online`, without references, and if "
+                "one of the two has no TPR at this FPR"
             ),
         ),
         "tpr_minus_lira_low, tpr_minus_lira_high": Column("fraction", "ends of its interval"),
@@ -192,15 +192,20 @@ ATTACK_FLIPS_TABLE = Table(
 def compare(
     shares: Sequence[pd.DataFrame],
     parts: Mapping[str, pd.DataFrame],
-    lira_jackknife: pd.DataFrame,
+    lira_jackknife: pd.DataFrame | None,
 ) -> pd.DataFrame:
     """Returns attack_flips.csv: a row for each attack and FPR, with the differences from online LiRA.
 
     Args:
-      shares: the rows of each attack, online LiRA among them, with the column attack.
+      shares: the rows of each attack, online LiRA among them unless there are no references, with the column attack.
       parts: name of each attack but online LiRA -> the result of `flip_parts`.
-      lira_jackknife: the result of `decision_jackknife.decision_jackknife`.
+      lira_jackknife: the result of `decision_jackknife.decision_jackknife`; None without references, and thus without
+        differences.
     """
+    if lira_jackknife is None:
+        ends = "", "_low", "_high"
+        columns = [f"{name}_minus_lira{end}" for name in _COMPARED for end in ends]
+        return pd.concat(shares).assign(**dict.fromkeys(columns, np.nan))
     [lira] = (table for table in shares if table["attack"].iloc[0] == "lira_online")
     lira_parts = _part_values(lira_jackknife[lira_jackknife["references"] == 0])
     by_attack = {name: _part_values(table) for name, table in parts.items()}

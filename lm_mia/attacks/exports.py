@@ -11,6 +11,7 @@ import dataclasses
 import filecmp
 import inspect
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -87,6 +88,7 @@ def replica_set(name: str) -> Callable[[RecipeView], TableSet]:
     def make(view: RecipeView) -> TableSet:
         sets = view.once(_replica_sets)
         if name not in sets:
+            _ = view.replicas.main  # says that references are missing
             raise Unavailable(
                 f"{view.name}: attack.resample_references must be set; run lm-mia attack with it"
             )
@@ -373,10 +375,10 @@ SETS = (
 
 def attacks_csv(view: RecipeView) -> pd.DataFrame:
     """Returns the rates of each attack on the replicas, by number of references."""
-    main, points = view.replicas.main, view.once(_points_of_replicas)
+    points = view.once(_points_of_replicas)
     rows = [
         tables.attack_row(
-            spec.name, len(spec.references), points[spec], _not_shared(spec, main, view), view.c
+            spec.name, len(spec.references), points[spec], _not_shared(spec, view), view.c
         )
         for spec in _specs_with_scores(view)
     ]
@@ -395,16 +397,18 @@ def roc_csv(view: RecipeView) -> pd.DataFrame:
 
 def attack_flips_csv(view: RecipeView) -> pd.DataFrame:
     """Returns the flip rates under each attack, compared with those under LiRA."""
-    main = view.replicas.main
-    jackknife = view.table("decision_jackknife.parquet")
+    jackknife = None
+    if view.replicas.references:
+        jackknife = view.table("decision_jackknife.parquet")
     shares, parts = [], {}
     for spec in _complete_specs(view):
-        of_attack = attack_flips.lira_flips if spec == main else attack_flips.attack_flips
+        is_main = bool(view.replicas.references) and spec == view.replicas.main
+        of_attack = attack_flips.lira_flips if is_main else attack_flips.attack_flips
         table = view.pieces.table(Request(spec, of_attack))
         table.insert(0, "references", len(spec.references))
         table.insert(0, "attack", spec.name)
-        shares.append(table.assign(not_shared_fraction=_not_shared(spec, main, view)))
-        if spec != main:
+        shares.append(table.assign(not_shared_fraction=_not_shared(spec, view)))
+        if not is_main:
             parts[spec.name] = view.pieces.table(Request(spec, attack_flips.flip_parts))
     return attack_flips.compare(shares, parts, jackknife)
 
@@ -423,7 +427,7 @@ FLIPS_JSON_TABLE = Table(
         "recipe": Column("none", "name of the recipe's folder"),
         "attack": Column(
             "none",
-            "the attack whose decisions are analyzed, always `lira_online`",
+            "the attack whose decisions are analyzed: `lira_online`, or without references `attack.headline`",
         ),
         "first_target": Column("none", "name of the first replica"),
         "references": Column(
@@ -454,10 +458,15 @@ FLIPS_JSON_TABLE = Table(
 
 def flips_json(view: RecipeView) -> dict[str, Any]:
     """Returns what the tables of decisions are of."""
-    shares = view.pieces.table(Request(view.replicas.main, DECISIONS["flip_shares.csv"]))
+    facts = view.replicas.facts()
+    if view.replicas.references:
+        shares = view.pieces.table(Request(view.replicas.main, DECISIONS["flip_shares.csv"]))
+    else:
+        flips = view.table("attack_flips.csv")
+        shares = flips[flips["attack"] == facts["attack"]]
     warnings = view.stored_set(REPLICA_WARNINGS).facts["warnings"]
     left_out = int(shares["left_out"].iloc[0])
-    return {**view.replicas.facts(), "left_out": left_out, "warnings": warnings}
+    return {**facts, "left_out": left_out, "warnings": warnings}
 
 
 def intervals_csv(view: RecipeView) -> pd.DataFrame:
@@ -473,6 +482,8 @@ def intervals_csv(view: RecipeView) -> pd.DataFrame:
     rows = rows_of_attacks(view, rate_intervals.rate_intervals, count=False)
     if not view.c.replicas:
         return rows if len(rows) else empty
+    if not view.replicas.references:
+        return rows
     of_references = view.stored_set(REFERENCE_TARGETS)
     if reference_targets.INTERVALS not in of_references.names:
         return rows
@@ -1154,11 +1165,13 @@ def _have_scores(points: stats.OperatingPoints) -> bool:
     return bool(points.members_T.all() and points.nonmembers_T.all())
 
 
-def _not_shared(spec: AttackSpec, main: AttackSpec, view: RecipeView) -> float:
-    """Returns the fraction of the samples that have a score under only one of two attacks."""
+def _not_shared(spec: AttackSpec, view: RecipeView) -> float:
+    """Returns the fraction of the samples with a score under only one of an attack and LiRA; NaN without references."""
+    if not view.replicas.references:
+        return math.nan
     missing_2xN = [
         view.pieces.table(Request(s, evaluations.missing_scores))["missing"].to_numpy()
-        for s in (spec, main)
+        for s in (spec, view.replicas.main)
     ]
     return float(np.mean(missing_2xN[0] ^ missing_2xN[1]))
 

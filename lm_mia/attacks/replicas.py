@@ -105,20 +105,27 @@ class Replicas:
 
     @property
     def main(self) -> AttackSpec:
-        """Online LiRA with all references, whose decisions have tables."""
+        """Online LiRA with all references, whose decisions have tables; raises Unavailable without references."""
+        if not self.references:
+            raise Unavailable(
+                f"{self.store.path.parent.name}: LiRA needs references, and all imported models are replicas; import 4 "
+                "or more references too"
+            )
         [main] = (spec for spec in self.complete if spec.attack == "lira_online")
         return main
 
     def requests(self) -> list[Request]:
         """Returns the evaluations of all attacks."""
-        requests = [Request(self.main, evaluation) for evaluation in DECISIONS.values()]
-        requests.append(Request(self.main, attack_flips.lira_flips))
+        requests: list[Request] = []
+        if self.references:
+            requests += [Request(self.main, evaluation) for evaluation in DECISIONS.values()]
+            requests.append(Request(self.main, attack_flips.lira_flips))
         for spec in self.specs:
             requests.append(Request(spec, evaluations.operating_points))
             requests.append(Request(spec, evaluations.missing_scores))
         for spec in self.complete:
             requests += complete_requests(spec, self.c)
-            if spec != self.main:
+            if not self.references or spec != self.main:
                 requests.append(Request(spec, attack_flips.attack_flips))
                 requests.append(Request(spec, attack_flips.flip_parts))
         return requests
@@ -155,16 +162,17 @@ class Replicas:
 
         sets = {
             "shuffled": table_set("shuffled", shuffled),
-            "reference_targets": reference_targets.table_set(
+            "replica_warnings": table_set("replica_warnings", warnings),
+        }
+        if self.references:
+            sets["decision_jackknife"] = table_set("decision_jackknife", jackknife)
+            sets["reference_targets"] = reference_targets.table_set(
                 lambda: self.inputs,
                 self.references,
                 c,
                 lambda: stats.sample_groups(document_N2),
                 work,
-            ),
-            "decision_jackknife": table_set("decision_jackknife", jackknife),
-            "replica_warnings": table_set("replica_warnings", warnings),
-        }
+            )
         if c.resample_references:
             resample = functools.partial(_resample, self, work)
             sets["resampled_references"] = table_set("resampled_references", resample)
@@ -180,7 +188,7 @@ class Replicas:
             "reference_models": [*map(str, self.references)],
             "replica_models": [*map(str, self.targets)],
             "recipe": self.store.path.parent.name,
-            "attack": "lira_online",
+            "attack": "lira_online" if self.references else user_code.short(self.c.headline),
             "first_target": str(self.targets[0]),
             "references": len(self.references),
             "replicas": replicas,
@@ -195,6 +203,8 @@ def find_replicas(
 ) -> Replicas:
     """Returns the models of an attack that are present at its step; raises Unavailable if there are too few.
 
+    Imported replicas may have no references at all.
+
     Args:
       store: the score store of the recipe, with the statistics that the attacks need.
       population: the attacked samples.
@@ -207,7 +217,7 @@ def find_replicas(
     present = [model for model in requested if model not in missing]
     references = [model for model in present if model.role == "reference"]
     targets = [model for model in present if model.role == "replica"]
-    if len(references) < 4 or len(targets) < 2:
+    if (c.references and len(references) < 4) or len(targets) < 2:
         raise Unavailable(
             f"{store.path}: {len(references)} of {c.references} references and {len(targets)} of {c.replicas} replicas "
             f"are present{store.requirement}, but an attack needs at least 4 and 2; run `lm-mia run` first"

@@ -139,6 +139,11 @@ def _evaluate(view: RecipeView, requests: list[Request], label: str, counts: dic
 def _say_what_is_left_out(view: RecipeView) -> None:
     """Tells the user how many samples have no score, and if delta is too large."""
     c, references = view.c, len(view.replicas.references)
+    if not references:
+        privacy_bounds.say_if_delta_is_large(
+            c.delta, len(view.attacked), view.store.design, view.say
+        )
+        return
     main = Request(view.replicas.main, evaluations.operating_points)
     left_out = int(view.pieces.table(main)["left_out"].max())
     needed = 2 if c.variance == "per_sample" else 1

@@ -70,8 +70,8 @@ ATTACKS_TABLE = Table(
             "fraction",
             (
                 "samples that have a score, under the first replica, in only one of this row and online LiRA with "
-                "all references, divided by all samples. Rows above 0.01 are evaluated on other samples, so that they "
-                "are not comparable with the others"
+                "all references, divided by all samples; empty without references. Rows above 0.01 are evaluated on "
+                "other samples, so that they are not comparable with the others"
             ),
         ),
     },

@@ -297,6 +297,11 @@ def _audit_losses(
         prepared.table,
     )
     groups = loss_arrays.attacked_groups(arrays, prepared.config)
+    if not any(group.specs for group in groups):
+        raise UserError(
+            f"{source}: has targets and replicas, but no reference; give all of them the role target, or leave one "
+            "kind out"
+        )
     name_of = {str(model): file.names_M[i] for model, i in prepared.models.items()}
     notes = [f"unit of the losses: {loss_units.describe(are_nats=settings.losses_are_nats)}"]
     parts: dict[str, list[tuple[Frames, list[str]]]] = {}

@@ -204,9 +204,10 @@ def _describe(recipe: SweepRecipe, file: LossFile) -> list[str]:
     references = c.references - c.targets
     has_references = not config.has_no_references(recipe.config)
     counts = [plural(references, "reference")] if has_references else []
-    counts.append(plural(c.targets, "target"))
+    counts += [plural(c.targets, "target")] if c.targets else []
     counts += [plural(c.replicas, "replica")] if c.replicas else []
-    counts += ["their base" if c.targets > 1 else "its base"] if "base" in file.role_M else []
+    attacked = c.targets + c.replicas
+    counts += ["their base" if attacked > 1 else "its base"] if "base" in file.role_M else []
     unknown = [
         name
         for name in ("tokens", "zlib_bytes", "tfidf")
@@ -400,7 +401,7 @@ def _headline(
 def _has_no_references(file: LossFile) -> bool:
     """Returns whether all models are attacked, or there is a single one: attacks without references remain."""
     trained = [role for role in file.role_M if role != "base"]
-    return {*trained} == {"target"} or trained == ["reference"]
+    return {*trained} in ({"target"}, {"replica"}) or trained == ["reference"]
 
 
 def _count_problems(file: LossFile, subset: Subset) -> list[str]:
@@ -421,11 +422,13 @@ def _count_problems(file: LossFile, subset: Subset) -> list[str]:
             f"{file.source}: has {plural(models, 'model')}: must be at least five, since a model is attacked with at "
             f"least four references, unless you name the models to attack, by --target={names[0]}{of_base}"
         )
-    elif replicas and references < _FEWEST_REFERENCES:
+    elif replicas and references + targets and references < _FEWEST_REFERENCES:
+        others = [plural(references, "reference")] + (
+            [plural(targets, "target")] if targets else []
+        )
         problems.append(
-            f"{file.source}: has {plural(replicas, 'replica')} and {plural(references, 'reference')}: must have at "
-            "least four references to decide whether decisions survive retraining; give the replicas the role target, "
-            "or use `lm-mia audit`"
+            f"{file.source}: has {plural(replicas, 'replica')}, {' and '.join(others)}: besides replicas and a base, "
+            "it must have none or at least four references; leave the others out, or give the replicas the role target"
         )
     if replicas == 1:
         problems.append(
@@ -560,7 +563,7 @@ def _config(file: LossFile, table: dict[str, np.ndarray], name: str, subset: Sub
     count = {role: file.role_M.count(role) for role in losses.ROLES}
     targets, has_references = count["target"], not _has_no_references(file)
     if not has_references:
-        targets = count["target"] or 1
+        targets = 0 if count["replica"] else count["target"] or 1
     elif not targets and not count["replica"]:  # the first references are attacked
         targets = min(_MOST_TARGETS, count["reference"] // 4)
         if subset == "balanced":

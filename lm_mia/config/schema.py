@@ -696,7 +696,8 @@ def has_no_references(config: Config) -> bool:
     """Returns whether all models of imported losses are attacked, so that none is left to be a reference."""
     attack = config.attack
     has_targets_only = 0 < attack.targets == attack.references and not attack.replicas
-    return has_targets_only and config.corpus.source == "imported"
+    has_replicas_only = attack.replicas > 0 == attack.references
+    return (has_targets_only or has_replicas_only) and config.corpus.source == "imported"
 
 
 def automatic_focus_fpr(nonmembers: int) -> float:

@@ -40,6 +40,8 @@ def losses(roles: list[str], *, out: bool = False, paired: bool = False) -> dict
 CASES = {
     "targets": losses(["target"] * 2 + ["reference"] * 8),
     "replicas": losses(["replica"] * 3 + ["reference"] * 6),
+    "replicas and their base": losses(["replica"] * 3 + ["base"]),
+    "replicas alone": losses(["replica"] * 3),
     "references that saw none of the samples": losses(["target"] + ["reference"] * 4, out=True),
     "a base alone": losses(["target", "base"]),
     "a base and references": losses(["target", "reference", "reference", "reference", "base"]),

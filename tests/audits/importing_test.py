@@ -207,6 +207,101 @@ def test_models_are_attacked_without_references(
     assert "0 reference" not in page
 
 
+def replica_losses(effect: float, *, has_base: bool) -> dict[str, Any]:
+    """Returns losses of 13 replicas of 600 samples, which lower those of members, and of their base."""
+    rng = np.random.default_rng(3)
+    hardness_N = 2 + rng.gamma(9, 0.1, 600)
+    member_MxN = np.tile(rng.permutation(600) < 250, (13, 1))
+    gap_N = rng.normal(0, 0.2, 600) + effect * member_MxN[0]
+    loss_MxN = hardness_N - gap_N + rng.normal(0, 0.2, (13, 600))
+    roles = ["replica"] * 13
+    if has_base:
+        loss_MxN, member_MxN = (
+            np.vstack([loss_MxN, hardness_N]),
+            np.pad(member_MxN, ((0, 1), (0, 0))),
+        )
+        roles.append("base")
+    return {"loss_MxN": loss_MxN, "member_MxN": member_MxN, "role_M": roles}
+
+
+@pytest.mark.parametrize("has_base", [True, False])
+def test_decisions_of_replicas_are_judged_without_references(
+    has_base: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    arrays = replica_losses(0.5, has_base=has_base)
+    lm_mia.open_arrays(tmp_path / "w", **arrays, name="tuned")
+    assert cli.main(["attack", f"--workdir={tmp_path / 'w'}", *SETTINGS]) == 0
+    assert cli.main(["report", f"--workdir={tmp_path / 'w'}"]) == 0
+    output = capsys.readouterr().out
+    headline = "base_calibrated" if has_base else "loss"
+    loss_BxN, member_N = arrays["loss_MxN"][:13].astype(np.float32), arrays["member_MxN"][0]
+    base_N = arrays["loss_MxN"][13].astype(np.float32) if has_base else np.zeros(600, np.float32)
+    score_BxN = base_N - loss_BxN
+    points = stats.tpr_at_fpr(score_BxN, member_N, 0.1)
+    called_BxN = score_BxN >= points.threshold_TxF
+    flip_N = stats.flip_rate(called_BxN.sum(axis=0), 13)
+    results = lm_mia.open(tmp_path / "w").recipes["tuned"]
+    flips = results.table("attack_flips").query("fpr == 0.1").set_index("attack").loc[headline]
+    tpr = points.tpr_TxF.mean()
+    assert flips["tpr_mean"] == pytest.approx(tpr)
+    assert flips["member_flip_rate"] == pytest.approx(flip_N[member_N].mean())
+    assert flips["nonmember_flip_rate"] == pytest.approx(flip_N[~member_N].mean())
+    is_coin_flip_N = flip_N >= stats.coin_flip_cutoff(13)[1]
+    assert flips["member_coin_flips"] == pytest.approx(is_coin_flip_N[member_N].mean())
+    assert flips.filter(like="_minus_lira").isna().all()
+    assert results.table("attacks")["not_shared_fraction"].isna().all()
+    strength = results.table("strength")
+    missed = strength.query(f"attack == '{headline}' and metric == 'missed'")["value"].item()
+    hits_BxK = called_BxN[:, member_N]
+    again = [
+        hits_BxK[b][hits_BxK[a]].sum() for a in range(13) for b in range(13) if a != b
+    ]  # hits of one training that another one finds, too
+    assert missed == pytest.approx(1 - sum(again) / (12 * hits_BxK.sum()))
+    # The page and the last line have these numbers, and say what needs references.
+    found = of_table(strength, headline, "tpr")
+    page = (tmp_path / "w" / "report.html").read_text()
+    for text in (output, " ".join(str(Markup(page).striptags()).split())):
+        assert f"Of 100 members, an attacker finds {found} at 10 false alarms" in text
+        assert f"{100 * missed:.0f} % (" in text
+    assert "LiRA needs 4 or more reference models; there are none." in Markup(page).striptags()
+    for table in ("samples", "flip_shares", "decision_jackknife", "reference_targets"):
+        assert table not in results.tables
+        with pytest.raises(UserError, match="LiRA needs references"):
+            results.table(table)
+    assert 'href="recipes/tuned/samples.html"' in page
+    assert (tmp_path / "w/recipes/tuned/samples.html").is_file()
+
+
+def test_replicas_of_noise_have_no_hits_but_false_alarms(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    lm_mia.open_arrays(tmp_path, **replica_losses(0.0, has_base=True), name="noise")
+    assert cli.main(["attack", f"--workdir={tmp_path}", *SETTINGS]) == 0
+    assert "The attack cannot be told from guessing." in capsys.readouterr().out
+    strength = lm_mia.open(tmp_path).recipes["noise"].table("strength")
+    row = strength.query("attack == 'base_calibrated' and metric == 'tpr'").iloc[0]
+    assert row["low"] < row["fpr"] < row["high"]
+    assert row["value"] == pytest.approx(row["fpr"], abs=0.04)
+
+
+def test_references_of_replicas_may_come_later(tmp_path: Path):
+    arrays, rng = replica_losses(0.5, has_base=True), np.random.default_rng(4)
+    lm_mia.open_arrays(tmp_path, **arrays, name="tuned", subset="given")
+    assert cli.main(["attack", f"--workdir={tmp_path}", *SETTINGS]) == 0
+    alone = lm_mia.open(tmp_path).recipes["tuned"].table("attacks").set_index("attack")
+    member_RxN = rng.random((5, 600)) < 0.5
+    loss_RxN = arrays["loss_MxN"][13] - 0.5 * member_RxN + rng.normal(0, 0.2, (5, 600))
+    arrays["loss_MxN"] = np.vstack([arrays["loss_MxN"], loss_RxN])
+    arrays["member_MxN"] = np.vstack([arrays["member_MxN"], member_RxN])
+    arrays["role_M"] = [*arrays["role_M"], *["reference"] * 5]
+    lm_mia.open_arrays(tmp_path, **arrays, name="tuned", subset="given")
+    assert cli.main(["attack", f"--workdir={tmp_path}", *SETTINGS]) == 0
+    results = lm_mia.open(tmp_path).recipes["tuned"]
+    table = results.table("attacks").set_index("attack")
+    assert table["auc_mean"]["base_calibrated"] == alone["auc_mean"]["base_calibrated"]
+    assert {"flip_shares", "samples", "reference_targets"} <= {*results.tables}
+
+
 def test_flags_name_the_target_and_the_base(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """As in a table of `lm-mia hf-losses`, whose models have names of their own."""
     loss_MxN, member_MxN, base_N = wide_losses()
@@ -707,7 +802,15 @@ BAD: dict[str, tuple[Callable[[Path], Path], str, tuple[str, ...]]] = {
             member_MxN=np.concatenate([losses()["member_MxN"][:3], np.tile(HALF_PxN[:1], (5, 1))]),
             role_M=np.where(np.arange(M) < 3, "reference", "replica"),
         ),
-        "has 5 replicas and 3 references: must have at least four references",
+        "has 5 replicas, 3 references: besides replicas and a base, it must have none or at least four",
+        (),
+    ),
+    "replicas and targets without references": (
+        changed(
+            member_MxN=np.concatenate([losses()["member_MxN"][:3], np.tile(HALF_PxN[:1], (5, 1))]),
+            role_M=np.where(np.arange(M) < 3, "target", "replica"),
+        ),
+        "has 5 replicas, 0 references and 3 targets: ",
         (),
     ),
     "pairs without a partner": (

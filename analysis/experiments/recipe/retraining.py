@@ -213,9 +213,8 @@ def _unknown(recipe: RecipeResults) -> tuple[document.Block, ...]:
     """Returns what cannot be said without replicas, and how to find out."""
     if recipe.is_imported:
         remedy = Markup(
-            "To find out, train the model at least 12 times on the same data in other batch orders, and 4 or more "
-            "reference models, each on a random half of the same texts, and import the losses with the roles "
-            "<code>replica</code> and <code>reference</code>."
+            "To find out, train the model at least 12 times on the same data in other batch orders, and import the "
+            "losses with the role <code>replica</code>."
         )
     else:
         remedy = Markup(

@@ -158,7 +158,30 @@ def base_only(tmp_path_factory: pytest.TempPathFactory) -> RecipeResults:
     return imported(tmp_path_factory.mktemp("base_only") / "a", text_N=text_N, **changes)
 
 
-KINDS = ("replicas", "targets", "one_target", "given", "without_texts", "of_base", "base_only")
+@pytest.fixture(scope="module")
+def replicas_of_base(tmp_path_factory: pytest.TempPathFactory) -> RecipeResults:
+    """Twelve replicas and the model that they were fine-tuned from, and no other model."""
+
+    def losses(arrays: dict[str, Any]) -> np.ndarray:
+        rng = np.random.default_rng(3)
+        base_N = LEVEL_N + rng.normal(0.1, 0.25, 600)
+        replica_BxN = arrays["loss_MxN"][6] + rng.normal(0, 0.1, (12, 600))
+        return np.concatenate([replica_BxN, base_N[None]])
+
+    changes: dict[str, Any] = {
+        "loss_MxN": losses,
+        "member_MxN": lambda arrays: np.pad(
+            np.tile(arrays["member_MxN"][6], (12, 1)), ((0, 1), (0, 0))
+        ),
+        "role_M": lambda _: np.array(["replica"] * 12 + ["base"]),
+    }
+    folder = tmp_path_factory.mktemp("replicas_of_base") / "a"
+    return imported(folder, text_N=text_N, **changes)
+
+
+KINDS = (
+    "replicas", "targets", "one_target", "given", "without_texts", "of_base", "base_only", "replicas_of_base"
+)  # fmt: skip
 
 
 @pytest.fixture(params=KINDS)
@@ -203,12 +226,18 @@ def test_numbers_are_the_same_everywhere(recipe: RecipeResults):
     assert found in description(html, "change")
 
 
-def test_missed_after_retraining_is_the_same_everywhere(replicas: RecipeResults):
-    html = html_of(replicas)
-    missed = of_strength(replicas, "stacked", "missed")
+@pytest.mark.parametrize(
+    ("name", "headline"), [("replicas", "stacked"), ("replicas_of_base", "base_calibrated")]
+)
+def test_missed_after_retraining_is_the_same_everywhere(
+    name: str, headline: str, request: pytest.FixtureRequest
+):
+    recipe = request.getfixturevalue(name)
+    html = html_of(recipe)
+    missed = of_strength(recipe, headline, "missed")
     value, interval = missed.split(" ", 1)
     assert f"{value} % {interval} would be missed" in lead(html)
-    assert missed.replace("(", "").replace(")", "") in row_of(html, attack_name("stacked"))
+    assert missed.replace("(", "").replace(")", "") in row_of(html, attack_name(headline))
 
 
 def test_replicas_are_judged_and_others_are_not(recipe: RecipeResults):
@@ -279,7 +308,7 @@ def test_samples_without_texts_say_so(without_texts: RecipeResults):
     assert samples.count(document.NO_TEXT) >= 8
 
 
-@pytest.mark.parametrize("name", ["of_base", "base_only"])
+@pytest.mark.parametrize("name", ["of_base", "base_only", "replicas_of_base"])
 def test_a_base_is_named_as_the_only_reference(name: str, request: pytest.FixtureRequest):
     html = html_of(request.getfixturevalue(name))
     facts = report_html.text_of(html, '<dl class="facts">', "</dl>")
