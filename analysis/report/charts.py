@@ -539,7 +539,8 @@ def _roc_labels(
     """Returns the label of each curve.
 
     Labels of strong attacks stand in the free corner above the curves, at the left of the mark if there is room; those
-    of weak ones below the diagonal, at its right. All are in the order of the curves.
+    of weak ones below the diagonal, at its right, and so do all if the curves leave no room above them. All are in the
+    order of the curves.
     """
     x, y = plot.x_scale(low, 100, log=True), plot.y_scale(low, 100, log=True)
     mark = x(100 * fpr)
@@ -551,6 +552,8 @@ def _roc_labels(
     top = min([heights[i] for i in strong], default=plot.y0)
     if band is not None:
         top = min([top, *(y(100 * float(high)) for high in band.high_P[band.fpr_P <= fpr])])
+    if top - 10 - LABEL_GAP * (len(strong) - 1) < plot.y1 + 15:
+        strong = []
     gap = max(LABEL_GAP, min(19, (top - plot.y1 - 8) / max(len(strong), 1)))
     wanted = [top - 10 - gap * k for k in reversed(range(len(strong)))]
     wanted += [y(100 * fpr) + 34 + 19 * k for k in range(len(order) - len(strong))]

@@ -213,7 +213,7 @@ def _models(recipe: RecipeResults, strength: Strength) -> Iterator[charts.DotRow
         if column in table and table[column].notna().sum() > 1:
             found_M = tuple(map(float, table[column].dropna()))
             yield charts.DotRow(
-                f"trained on other halves of the texts: each of {len(found_M)} (LiRA)",
+                f"trained on other halves: each of {len(found_M)} (LiRA)",
                 Estimate(float(np.mean(found_M))),
                 "lira",
                 "on other halves (LiRA)",

@@ -209,6 +209,17 @@ def test_labels_of_curves_are_in_the_order_of_the_curves():
         ]
 
 
+def test_labels_of_curves_without_room_above_stand_below_all_curves():
+    curves = [straight(f"a{i}", role, 0.98 - i / 1000) for i, role in enumerate(ROLES)]
+    for image in images(charts.roc(curves, fpr=0.1, num_nonmembers=150, key="roc")):
+        [mark] = [line for line in image.iter("line") if line.attrib["class"] == "mark"]
+        middle = (float(mark.attrib["y1"]) + float(mark.attrib["y2"])) / 2
+        labels = [text for text in image.iter("text") if text.find("tspan") is not None]
+        assert len(labels) == len(curves)
+        assert all(float(text.attrib["y"]) - 13 > middle for text in labels)
+        assert all(float(text.attrib["x"]) > float(mark.attrib["x1"]) for text in labels)
+
+
 def test_roc_describes_its_numbers_and_axes():
     curves = [straight("LiRA", "headline", 0.25), straight("Loss", "loss", 0.03)]
     drawing = charts.roc(curves, fpr=0.01, num_nonmembers=1024, key="roc")
