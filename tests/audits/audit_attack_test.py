@@ -9,6 +9,7 @@ import pytest
 
 import lm_mia
 from lm_mia import cli
+from lm_mia.errors import UserError
 
 N = 300
 SETTINGS = ["--config.attack.bootstraps=20", "--config.attack.fprs=0.05,0.1"]
@@ -48,6 +49,11 @@ CASES = {
     "one reference": losses(["target", "reference"]),
     "a complement among the references": losses(["target"] + ["reference"] * 6, paired=True),
 }
+
+
+def test_targets_beside_replicas_need_references():
+    with pytest.raises(UserError, match="no reference"):
+        lm_mia.audit(losses(["replica", "replica", "target"]))
 
 
 @pytest.mark.parametrize("name", CASES)

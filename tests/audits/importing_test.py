@@ -241,14 +241,18 @@ def test_decisions_of_replicas_are_judged_without_references(
     called_BxN = score_BxN >= points.threshold_TxF
     flip_N = stats.flip_rate(called_BxN.sum(axis=0), 13)
     results = lm_mia.open(tmp_path / "w").recipes["tuned"]
-    flips = results.table("attack_flips").query("fpr == 0.1").set_index("attack").loc[headline]
+    [flips] = (
+        row
+        for row in results.table("attack_flips").to_dict("records")
+        if row["attack"] == headline and row["fpr"] == 0.1
+    )
     tpr = points.tpr_TxF.mean()
     assert flips["tpr_mean"] == pytest.approx(tpr)
     assert flips["member_flip_rate"] == pytest.approx(flip_N[member_N].mean())
     assert flips["nonmember_flip_rate"] == pytest.approx(flip_N[~member_N].mean())
     is_coin_flip_N = flip_N >= stats.coin_flip_cutoff(13)[1]
     assert flips["member_coin_flips"] == pytest.approx(is_coin_flip_N[member_N].mean())
-    assert flips.filter(like="_minus_lira").isna().all()
+    assert all(np.isnan(value) for name, value in flips.items() if "_minus_lira" in str(name))
     assert results.table("attacks")["not_shared_fraction"].isna().all()
     strength = results.table("strength")
     missed = strength.query(f"attack == '{headline}' and metric == 'missed'")["value"].item()
@@ -272,7 +276,7 @@ def test_decisions_of_replicas_are_judged_without_references(
     assert (tmp_path / "w/recipes/tuned/samples.html").is_file()
 
 
-def test_replicas_of_noise_have_no_hits_but_false_alarms(
+def test_replicas_of_noise_are_found_as_often_as_false_alarms(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     lm_mia.open_arrays(tmp_path, **replica_losses(0.0, has_base=True), name="noise")
