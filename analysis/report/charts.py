@@ -548,12 +548,12 @@ def _roc_labels(
     heights = [y(100 * value) for value in found]
     order = sorted(range(len(curves)), key=lambda i: heights[i])
     strong = [i for i in order if found[i] > 4 * fpr]
+    if strong and plot.y1 + 15 + LABEL_GAP * (len(strong) - 1) > heights[strong[0]]:
+        strong = []
     # Strong labels end above the band, which they would hide.
     top = min([heights[i] for i in strong], default=plot.y0)
     if band is not None:
         top = min([top, *(y(100 * float(high)) for high in band.high_P[band.fpr_P <= fpr])])
-    if top - 10 - LABEL_GAP * (len(strong) - 1) < plot.y1 + 15:
-        strong = []
     gap = max(LABEL_GAP, min(19, (top - plot.y1 - 8) / max(len(strong), 1)))
     wanted = [top - 10 - gap * k for k in reversed(range(len(strong)))]
     wanted += [y(100 * fpr) + 34 + 19 * k for k in range(len(order) - len(strong))]
