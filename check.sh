@@ -21,7 +21,7 @@ pyright=$!
 NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet >"$logs/mkdocs" 2>&1 &
 mkdocs=$!
 # One after the other, since both may install packages by apt-get.
-{ bash tests/browser/browser.sh && bash tests/slurm/slurm_integration.sh; } >"$logs/systems" 2>&1 &
+{ bash tests/browser/browser.sh && bash tests/slurm/slurm_integration.sh "$@"; } >"$logs/systems" 2>&1 &
 systems=$!
 pytest -m "$tests" --hypothesis-profile=$examples --durations=15
 wait $pyright

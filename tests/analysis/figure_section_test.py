@@ -26,7 +26,6 @@ def copied(names: Sequence[str], recipes: SweepResults, workdir: Path) -> SweepR
     [
         ("strongmia_fig08_statistic", ["main"]),  # logits
         ("strongmia_fig14_offline", ["small"]),  # RMIA
-        ("strongmia_fig16_duplicates", ["main", "distinct"]),  # without groups of references
     ],
 )
 def test_figures_do_not_depend_on_attacks_of_other_figures(

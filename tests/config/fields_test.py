@@ -165,9 +165,9 @@ def random_config(rng: random.Random) -> Config:
     return c
 
 
-def test_2000_random_configs_are_valid_or_have_one_line_per_mistake():
+def test_random_configs_are_valid_or_have_one_line_per_mistake():
     rng, valid = random.Random(0), 0
-    for _ in range(2000):
+    for _ in range(600):
         c = random_config(rng)
         lines = problems(c)
         assert all("\n" not in line and ": " in line for line in lines)
@@ -177,7 +177,7 @@ def test_2000_random_configs_are_valid_or_have_one_line_per_mistake():
         if not lines:
             valid += 1
             assert resolve(resolve(c)) == resolve(c)
-    assert valid > 20
+    assert valid > 5
 
 
 def test_random_flags_and_sweeps_raise_nothing_but_user_errors(tmp_path):

@@ -108,8 +108,11 @@ def flags(texts: Path, command: list[str]) -> list[str]:
     settings = {**SMALL, "corpus.path": str(texts)}
     if is_own:  # whose other settings follow from the texts
         settings = {name: SMALL[name] for name in SMALL if name.startswith(OF_OWN)}
-    if is_finetune:  # and the model is that of the checkpoint
+    if (
+        is_finetune
+    ):  # and the model is that of the checkpoint; compiling its generation of text takes seconds
         settings = {n: value for n, value in settings.items() if not n.startswith("model.")}
+        settings |= {"extract.samples": "0"}
     given = {word.split("=")[0].replace("_", "-") for word in command}
     if not is_own and not {f"--workdir={w}" for w in WORKDIRS_OF_QUICKSTART} & {*command}:
         settings |= FEW_MODELS
@@ -196,8 +199,8 @@ def test_a_page_runs(
                 with tiny_run.on_cpu() as patch:
                     if line == drawn:
                         patch.setattr(page, "write_page", write_page)
-                    if name != "tutorial.md":  # others would import and compile everything again
-                        patch.setattr(supervisor, "run", tiny_run.run_in_process)
+                    # Worker processes would import and compile everything again; `stopped_test` has them.
+                    patch.setattr(supervisor, "run", tiny_run.run_in_process)
                     run(
                         line.replace("lm-mia run", "lm-mia plan") if line in planned else line,
                         texts,

@@ -134,7 +134,7 @@ def test_decoding_equals_full_pass(model_config: ModelConfig) -> None:
     np.testing.assert_array_equal(text_BxG, expected_BxG)
 
 
-@ALL
+@pytest.mark.parametrize("model_config", [GPT, LLAMA], ids=["gpt", "llama"])
 def test_scan_remat_and_unstacked_layers(model_config: ModelConfig) -> None:
     params = noisy_params(model_config)
 

@@ -10,6 +10,9 @@ import pytest
 import tiny_run
 from tiny_run import _on_cpu, tiny
 
+from lm_mia import cli
+from lm_mia.run import supervisor
+
 __all__ = ["_on_cpu", "tiny"]  # fixtures
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("_on_cpu")]
 
@@ -66,15 +69,15 @@ def test_stopped_run_resumed_by_two_commands_is_bitwise_equal(tiny: tiny_run.Tin
     w = tmp_path / "w"
     stopped(tiny, w, [FIRST, OTHER], 1, one_worker, 143)
     stopped(tiny, w, [FIRST], 3, ctrl_c, 130)
-    pair = [tiny.start(tiny.argv("run", w, "--config.train.workers=1")) for _ in range(2)]
+    pair = [tiny.start(tiny.argv("train", w, "--config.train.workers=1")) for _ in range(2)]
     stderr = [each.communicate()[1] for each in pair]
     assert [each.returncode for each in pair] == [0, 0], stderr
     after, expected = (tiny_run.events(d, "model_trained") for d in (w, tiny.workdir))
     assert after == expected
     resumed = {event["model"]: event["resumed_at"] for event in tiny_run.logged(w, "model_trained")}
     assert {model: step for model, step in resumed.items() if step} == {FIRST: 3, OTHER: 1}
+    with tiny_run.on_cpu() as patch:
+        patch.setattr(supervisor, "run", tiny_run.run_in_process)
+        assert cli.main(tiny.argv("score", w)) == 0
     assert tiny_run.scores(w) == tiny_run.scores(tiny.workdir)
     assert tiny_run.content(w / "populations") == tiny_run.content(tiny.workdir / "populations")
-    for name in ("attacks.csv", "flip_shares.csv", "samples.parquet"):
-        files = [tiny_run.recipe_of(d) / "tables" / name for d in (w, tiny.workdir)]
-        assert files[0].read_bytes() == files[1].read_bytes()

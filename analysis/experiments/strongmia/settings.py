@@ -1,5 +1,6 @@
 """Table 7: the recipes of the figures at the published setting, and those of this sweep beside them or alone."""
 
+import functools
 from collections.abc import Iterator
 
 import pandas as pd
@@ -76,6 +77,7 @@ def _short_name(number: str) -> str:
     return f"{kind} {number[3:].lstrip('0')}"
 
 
+@functools.cache  # Included configs do not change; loading them takes a second.
 def published_setting() -> dict[str, tuple[list[str], Config]]:
     """Returns the recipes at the setting ``paper``: name -> (numbers of the figures that need it, config)."""
     recipes: dict[str, tuple[list[str], Config]] = {}
