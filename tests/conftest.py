@@ -53,7 +53,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # check.sh --all tries more of them.
 thorough = hypothesis.settings(derandomize=True, deadline=None)
 hypothesis.settings.register_profile("thorough", thorough)
-hypothesis.settings.register_profile("house", thorough, max_examples=30)
+hypothesis.settings.register_profile("house", thorough, max_examples=20)
 hypothesis.settings.load_profile("house")
 
 # A PDF takes half of the time of a figure; the layout, which measures all labels, and compressing a PNG of full size

@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+SLOW = {"losses-to-report"}  # what it does is also tested without a notebook
 NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
 
 
@@ -21,7 +22,11 @@ def scripts() -> Iterator[tuple[ModuleType, ModuleType]]:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "notebook",
+    [pytest.param(p, marks=[pytest.mark.slow] if p.stem in SLOW else []) for p in NOTEBOOKS],
+    ids=lambda path: path.stem,
+)
 def test_a_notebook_runs(
     scripts: tuple[ModuleType, ModuleType],
     notebook: Path,

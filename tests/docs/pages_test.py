@@ -27,7 +27,10 @@ HOW_TO = sorted(
     for file in (DOCS / "how-to").glob("*.md")
     if file.name != CHANGES_THE_SOURCE
 )
-SLOW = {f"how-to/{name}.md" for name in ("attacks", "compare-attack", "continue", "sweeps")}
+SLOW = {
+    f"how-to/{name}.md"
+    for name in ("attacks", "change-optimizer", "compare-attack", "continue", "sweeps")
+}
 PAGES = [
     pytest.param(page, marks=[pytest.mark.slow] if page in SLOW else [])
     for page in ("tutorial.md", "audit-your-models.md", *HOW_TO)

@@ -97,7 +97,7 @@ await() { # waits up to $1 s until the command after $2 succeeds; $2 describes t
       echo "timed out waiting until $what" >&2
       return 1
     fi
-    sleep 0.2
+    sleep 0.4
   done
 }
 population() { mkdir -p "$1" && cp -r "$scratch/sweep/populations" "$1/"; } # built only once

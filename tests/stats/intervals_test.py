@@ -20,7 +20,7 @@ def test_binomial_quantiles_equal_those_of_scipy(q, n, rates):
 @pytest.mark.parametrize(("n", "p"), [(1, 0.5), (2, 0.5), (8, 0.5), (20, 0.25), (1024, 0.01)])
 def test_binomial_quantiles_at_whole_numbers(n, p):
     for k in range(min(n, 30)):
-        q = scipy.stats.binom.cdf(k, n, p) * (1 + 1e-9)
+        q = float(scipy.stats.binom.cdf(k, n, p)) * (1 + 1e-9)
         if q < 1:
             got = intervals._binomial_quantile(q, n, np.array([p]))
             assert got == scipy.stats.binom.ppf(q, n, p) == k + 1
