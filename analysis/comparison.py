@@ -229,7 +229,9 @@ def write(workdir: Path, summaries: Sequence[RecipeSummary]) -> None:
 def _summarize_replicas(recipe: RecipeResults) -> RecipeSummary:
     facts = recipe.view.facts("flips")
     if not facts["references"]:
-        raise Unavailable(f"{recipe.name}: LiRA needs references, and there are none")
+        raise Unavailable(
+            f"{recipe.name}: LiRA needs references, and all imported models are replicas"
+        )
     focus = facts["config"]["focus_fpr"]
     rows = tables.best_per_attack(io.read_table(recipe, "attacks.csv"))
     lira, loss = (tables.find_attack(rows, name) for name in (_ATTACK, "loss"))

@@ -94,8 +94,8 @@ def attacked_groups(losses: LossArrays, c: Config) -> list[Group]:
     present = sorted(
         (model for model in losses.models() if model.role != "base"), key=dataclasses.astuple
     )
-    recipe = RecipeModels((), c, models.model_numbers(present))
-    roles = assign_roles(recipe.models, attack)
+    numbers = models.model_numbers(present)
+    roles = assign_roles(numbers, attack)
     names = [attack.headline, *(name for name in attack.attacks if name != attack.headline)]
     targets = [*map(subsets.reference, roles.targets)]
     replicas = [*map(subsets.replica, roles.replicas)]
@@ -103,6 +103,12 @@ def attacked_groups(losses: LossArrays, c: Config) -> list[Group]:
     for attacked, are_replicas in ((targets, False), (replicas, True)):
         if not attacked:
             continue
+        if (
+            are_replicas
+        ):  # Targets have training subsets of their own, and are references of replicas.
+            c = dataclasses.replace(c, attack=dataclasses.replace(c.attack, targets=0))
+            roles = assign_roles(numbers, c.attack)
+        recipe = RecipeModels((), c, numbers)
         inputs = open_inputs(
             cast("Store", losses),  # attacks on losses read nothing else of a store
             losses,

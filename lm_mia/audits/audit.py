@@ -297,7 +297,7 @@ def _audit_losses(
         prepared.table,
     )
     groups = loss_arrays.attacked_groups(arrays, prepared.config)
-    if not any(group.specs for group in groups):
+    if not all(group.specs for group in groups):
         raise UserError(
             f"{source}: has targets and replicas, but no reference; give all of them the role target, or leave one "
             "kind out"

@@ -112,6 +112,7 @@ def test_attacks_of_a_user_defined_figure_are_computed(
     assert (tmp_path / "figures" / "mine.png").is_file()
 
 
+@pytest.mark.slow  # The page on experiments runs the same figure.
 def test_the_study_of_a_user_defined_figure_is_computed(recipes: SweepResults, tmp_path: Path):
     figure_file = tmp_path / "zlib_flips.py"
     figure_file.write_text(example_figure("zlib_flips.py"))

@@ -29,7 +29,14 @@ HOW_TO = sorted(
 )
 SLOW = {
     f"how-to/{name}.md"
-    for name in ("attacks", "change-optimizer", "compare-attack", "continue", "sweeps")
+    for name in (
+        "attacks",
+        "change-architecture",
+        "change-optimizer",
+        "compare-attack",
+        "continue",
+        "sweeps",
+    )
 }
 PAGES = [
     pytest.param(page, marks=[pytest.mark.slow] if page in SLOW else [])
