@@ -258,6 +258,7 @@ def test_progress_and_messages(attacked: AttackRun):
         assert max(np.diff(done)) <= score_matrix._MAX_ATTACKS_PER_PASS
 
 
+@pytest.mark.slow
 def test_attacks_are_deterministic(attacked: AttackRun, tmp_path: Path):
     again = run_attacks(attacked.scores, attacked.c, tmp_path / "tables")
     for name in TABLES:

@@ -48,6 +48,7 @@ def test_table_has_a_row_per_number_and_rate(
     assert table[0][:2] == ("128 samples, 2 per document; 8 replicas", "TPR at 1%")
 
 
+@pytest.mark.slow
 def test_intervals_of_a_recipe(
     benchmark: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -192,6 +192,7 @@ def test_transient_errors_request_a_restart(
     assert heartbeats.failures(recipe, MODELS[0]) == []
 
 
+@pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.usefixtures("_on_cpu")
 def test_worker_that_crashes_while_saving_exits_at_once(

@@ -124,7 +124,7 @@ def simulate(
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("saves_when_stopped", [True, False])
+@pytest.mark.parametrize("saves_when_stopped", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_model_of_158_hours_is_finished_by_jobs_of_4_hours(
     simulate: Callable[..., tuple[Simulation, int, int]], saves_when_stopped: bool
 ):

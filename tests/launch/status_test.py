@@ -480,6 +480,7 @@ def test_status_does_not_load_jax(sweep: Sweep):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_on_cpu")
 def test_statistics_requested_later_need_no_training(
     tiny: tiny_run.Tiny,

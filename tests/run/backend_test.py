@@ -192,6 +192,7 @@ def start(devices_per_model: str, **environment: str) -> subprocess.CompletedPro
     return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_processes_share_the_compilation_cache(tmp_path: Path):
     two_devices = "--xla_force_host_platform_device_count=2"

@@ -41,6 +41,7 @@ def test_moments_are_dropped_once_a_model_is_scored(tiny: tiny_run.Tiny, tmp_pat
     assert cli.main(tiny.argv("run", w, DROP, ONE_WORKER, at_steps)) == 0
 
 
+@pytest.mark.slow
 def test_models_without_moments_are_scored_repaired_and_extracted_from(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

@@ -199,6 +199,7 @@ def test_mistakes_and_premature_verbs_write_nothing(
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_report_is_written_although_a_model_diverged(
     config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):

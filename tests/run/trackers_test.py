@@ -145,6 +145,7 @@ with trackers.open_trackers(["tensorboard"], folder, "recipe_x", {{}}, print) as
     assert metrics == {"validation_loss_nats": [(0, 1.5), (1, 1.5), (2, 1.5)]}
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_wandb_logs_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """W&B runs offline, so it needs no login. Its service is a separate process."""

@@ -67,7 +67,9 @@ def test_damaged_array_metadata_raises(tmp_path: Path, text: str | None):
         s.is_present()
 
 
-@pytest.mark.parametrize("statistics", [(), ("min_k_plus_plus",)])
+@pytest.mark.parametrize(
+    "statistics", [pytest.param((), marks=pytest.mark.slow), ("min_k_plus_plus",)]
+)
 def test_extension_recovers_from_a_crash_at_any_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statistics: tuple[str, ...]
 ):

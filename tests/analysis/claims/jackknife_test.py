@@ -42,6 +42,7 @@ def test_one_factor_has_the_variance_of_a_mean(axis: int):
     assert result.standard_error == pytest.approx(effect.std(ddof=1) / math.sqrt(8))
 
 
+@pytest.mark.slow
 def test_factors_and_their_interactions_count_once():
     rng, total, variances = np.random.default_rng(0), [], []
     for _ in range(300):

@@ -136,7 +136,7 @@ SETS = {
 """Number of references -> number in a set -> the sets."""
 
 
-@pytest.mark.parametrize("references", [18, 32])
+@pytest.mark.parametrize("references", [18, pytest.param(32, marks=pytest.mark.slow)])
 def test_decisions_with_more_references(references: int, tmp_path: Path):
     """All numbers of references are compared on the same samples, and at the TPR that the fewest have on these."""
     c, sets = dataclasses.replace(C, references=references), SETS[references]

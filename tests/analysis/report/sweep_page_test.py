@@ -349,6 +349,7 @@ def test_different_rates_are_a_column(workdir: Path):
     assert {row[0]: row[2] for row in rows_of(html)} == {"z": "5", "m": "10", "a": "5"}
 
 
+@pytest.mark.slow
 def test_many_recipes_have_their_comparison_alone(workdir: Path):
     copies = [f"z{i:02}" for i in range(sweep_page.MAX_DETAILS)]
     for i, name in enumerate(copies):
