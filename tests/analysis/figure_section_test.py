@@ -21,11 +21,21 @@ def copied(names: Sequence[str], recipes: SweepResults, workdir: Path) -> SweepR
     return SweepResults([without_targets(recipes[name], workdir) for name in names])
 
 
+@pytest.mark.parametrize(
+    ("name", "names"),
+    [
+        pytest.param("strongmia_fig08_statistic", ["main"], marks=pytest.mark.slow),  # logits
+        ("strongmia_fig14_offline", ["small"]),  # RMIA
+        # without groups of references
+        pytest.param("strongmia_fig16_duplicates", ["main", "distinct"], marks=pytest.mark.slow),
+    ],
+)
 def test_figures_do_not_depend_on_attacks_of_other_figures(
-    recipes: SweepResults, attacked: SweepResults
+    name: str, names: list[str], recipes: SweepResults, tmp_path: Path
 ):
-    name = "strongmia_fig14_offline"  # with RMIA, beside the attacks of the config
-    alone = io.with_needs(attacked, page.figure_needs([name]))
+    alone = copied(names, recipes, tmp_path)
+    attack([name], alone)
+    alone = io.with_needs(alone, page.figure_needs([name]))
     result, expected = (find(name).draw(results) for results in (alone, recipes))
     pd.testing.assert_frame_equal(result.data, expected.data)
     assert (result.claims, result.notes) == (expected.claims, expected.notes)

@@ -160,6 +160,19 @@ def test_figures_are_drawn(
         assert (tmp_path / "figures" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in MODULES if name not in NOT_DRAWN])
+def test_tables_of_other_figures_change_nothing(
+    name: str, recipes: SweepResults, needs_alone: NeedsAlone
+):
+    """The shared tables serve all figures; those that this figure needs alone give the same results."""
+    shared, alone = (find(name).draw(r) for r in (recipes, needs_alone.recipes_of(name)))
+    pd.testing.assert_frame_equal(alone.data, shared.data)
+    # Claims are compared as text, since a number of theirs may be NaN, which does not equal itself.
+    assert repr(alone.claims) == repr(shared.claims)
+    assert alone.notes == shared.notes
+
+
 def test_recipes_of_own_texts_are_named_by_their_own_sizes(recipes: SweepResults, tmp_path: Path):
     names = "flip-2x64", "flip-140M"
     config = dataclasses.replace(recipes["flip-140M"].config, compare_with_papers=False)

@@ -78,6 +78,10 @@ def test_stopped_run_resumed_by_two_commands_is_bitwise_equal(tiny: tiny_run.Tin
     assert {model: step for model, step in resumed.items() if step} == {FIRST: 3, OTHER: 1}
     with tiny_run.on_cpu() as patch:
         patch.setattr(supervisor, "run", tiny_run.run_in_process)
-        assert cli.main(tiny.argv("score", w)) == 0
+        for verb in ("score", "attack"):
+            assert cli.main(tiny.argv(verb, w)) == 0
     assert tiny_run.scores(w) == tiny_run.scores(tiny.workdir)
     assert tiny_run.content(w / "populations") == tiny_run.content(tiny.workdir / "populations")
+    for name in ("attacks.csv", "flip_shares.csv", "samples.parquet"):
+        files = [tiny_run.recipe_of(d) / "tables" / name for d in (w, tiny.workdir)]
+        assert files[0].read_bytes() == files[1].read_bytes()

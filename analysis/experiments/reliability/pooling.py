@@ -412,9 +412,8 @@ def _sample_blocks(samples: int) -> Iterator[slice]:
 def _normal_thresholds(fprs: list[float], student_df: float) -> dict[str, np.ndarray]:
     """Returns strategy -> threshold_F of standardized scores with a known distribution."""
     fpr_F = np.asarray(fprs)
-    normal_F = 0 - scipy.special.ndtri(
-        fpr_F
-    )  # subtracted, so that a rate of 1/2 does not give -0.0
+    # Subtracted from 0, since the negative of the quantile of 1/2 would be -0.0.
+    normal_F = 0 - scipy.special.ndtri(fpr_F)
     student_F = normal_F if np.isinf(student_df) else 0 - scipy.special.stdtrit(student_df, fpr_F)
     return {"standardized_normal": normal_F, "standardized_student_t": student_F}
 
