@@ -337,7 +337,6 @@ def _read_shares(recipe: RecipeResults) -> list[Record]:
 
 
 def _draw_figure(points: Sequence[Point], quantities: Sequence[str], fpr: float) -> Figure:
-    """Draws a grid with a row per metric and a column per quantity."""
     at = f"at {percent(fpr)} FPR"
     rows: dict[str, tuple[str, ...]] = {"AUC": ("auc",), f"TPR {at}": ("tpr",)}
     if any(point.shares for point in points):

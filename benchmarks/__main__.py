@@ -35,7 +35,6 @@ def pages(name: str) -> list[str]:
 
 @functools.cache
 def _texts() -> dict[str, str]:
-    """Returns the text of each page."""
     files = (_ROOT / "CONTRIBUTING.md", *sorted((_ROOT / "docs").rglob("*.md")))
     return {str(file.relative_to(_ROOT)): file.read_text(encoding="utf-8") for file in files}
 

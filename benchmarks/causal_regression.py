@@ -108,7 +108,6 @@ def spread(seeds: int) -> None:
 
 
 def _run(algorithm: str, seeds: int, options: dict[str, object]) -> Iterator[pd.DataFrame]:
-    """Yields the metrics of each seed."""
     with threadpoolctl.threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(2) as pool:
         run = functools.partial(regression.run, algorithm, **options)  # pyright: ignore[reportArgumentType]
         runs = [pool.submit(run, seed) for seed in range(seeds)]

@@ -228,7 +228,6 @@ def _saved_steps(run: Run) -> dict[str, int]:
 
 
 def _children(pid: int) -> list[int]:
-    """Returns the worker processes that a process has started."""
     found = subprocess.run(
         ["pgrep", "-P", str(pid), "-f", "spawn_main"], capture_output=True, text=True
     )

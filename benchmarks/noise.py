@@ -472,7 +472,6 @@ def run(path: Path, worlds: Sequence[World], models: Sequence[int]) -> None:
 
 
 def _expected_seconds(cell: Cell) -> float:
-    """Returns about how long a cell takes, for the time that is left."""
     targets = min(cell.models, MAX_TARGETS[cell.world])
     rounds = 250 if cell.scope == "one" else max(2 * MIN_ROUNDS, 250 / targets)
     if cell.world == "gap":

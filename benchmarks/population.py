@@ -199,7 +199,6 @@ def _resident(pid: int) -> int:
 
 
 def _build_here(settings: dict[str, Any], folder: Path) -> None:
-    """Builds the population in this process."""
     source = config.Corpus(
         "c4",
         settings["tfds"],

@@ -345,7 +345,6 @@ def link_seconds(collective: hlo.Collective, case: Case, mesh: Mesh) -> float:
 
 
 def _num_links(device: Any, members: Sequence[Any], has_rings: bool) -> int:
-    """Returns the number of links between a TPU chip and other members of a group."""
     coordinates = {tuple(member.coords) for member in members}
     total = 0
     for axis in range(3):

@@ -54,7 +54,6 @@ def main() -> None:
 
 
 def _docstrings(modules: tuple[str, ...]) -> Iterator[str]:
-    """Yields the cleaned docstrings of the classes and functions of modules."""
     for name in modules:
         for _, member in sorted(vars(importlib.import_module(name)).items()):
             if (inspect.isclass(member) or callable(member)) and (text := inspect.getdoc(member)):

@@ -156,7 +156,6 @@ def _run(workdirs: Sequence[Path], out: Path | None, against: Path | None) -> in
 
 
 def _problems(workdirs: Sequence[Path]) -> list[str]:
-    """Returns the mistakes in the list of workdirs."""
     problems = [
         f"{workdir}: there is no workdir with recipes; check the path"
         for workdir in workdirs
@@ -726,7 +725,6 @@ def _occurrence(sorted_codes: np.ndarray) -> np.ndarray:
 
 
 def _sorted(columns: Sequence[np.ndarray], rows: Sequence[int]) -> list[int]:
-    """Returns the rows in the order of their values."""
     frame = pd.DataFrame({i: values[rows] for i, values in enumerate(columns)}, index=[*rows])
     return [int(row) for row in frame.sort_values([*frame.columns]).index] if len(rows) else []
 
@@ -794,7 +792,6 @@ def report(comparisons: Mapping[str, WorkdirComparison]) -> list[str]:
 
 
 def _summary(comparisons: Sequence[WorkdirComparison]) -> str:
-    """Describes what is equal, moved, missing and new in numbers."""
     tables = [table for comparison in comparisons for table in comparison.tables.values()]
     equal_tables, equal = sum(not t.fails for t in tables), sum(t.equal for t in tables)
     parts = [f"{_count(equal_tables, 'table')} and {_count(equal, 'value')} equal"]

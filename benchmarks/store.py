@@ -305,7 +305,6 @@ def _share(models: int, part: Part) -> range:
 
 
 def _bytes(models: int, samples: int) -> int:
-    """Returns the number of bytes of losses and membership."""
     return models * samples * 5
 
 

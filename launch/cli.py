@@ -92,7 +92,6 @@ def _run_command(argv: list[str], prog: str) -> int:
 
 
 def _options(verb: str, args: argparse.Namespace) -> Any:
-    """Returns the settings of an engine from its flags."""
     if verb == "slurm":
         from launch import slurm
 

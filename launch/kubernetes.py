@@ -308,7 +308,6 @@ def _connection_variables(job_set: str, hosts: int) -> list[dict[str, Any]]:
 
 
 def _accelerator_problems(options: PodOptions) -> Iterator[str]:
-    """Yields a line for each error in the flags that determine the accelerators."""
     tpu, gpu = options.tpu_type or options.topology, options.gpus > 0 or options.gpu_type
     if tpu and gpu:
         flags = "--tpu-type, --topology, --gpus, --gpu-type"

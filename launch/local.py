@@ -219,5 +219,4 @@ def _last_line(log: Path) -> str:
 
 
 def _say(line: str) -> None:
-    """Prints a line, preceded by the time, for the log of this machine."""
     print(f"{heartbeats.now()[:19]} UTC  {line}", flush=True)

@@ -124,7 +124,6 @@ def recipe_status(recipe: SweepRecipe) -> dict[str, Any]:
 
 
 def _population(recipe: SweepRecipe) -> dict[str, Any]:
-    """Returns path, size and hash of a recipe's population."""
     facts: dict[str, Any] = {"path": str(recipe.population_dir), "samples": None, "sha256": None}
     if recipe.population_dir.exists():
         from lm_mia.data.population import open_population  # pandas takes a second
@@ -154,7 +153,6 @@ def _report(sweep: Sweep) -> str:
 def _add_failures(
     status: dict[str, Any], recipe_dir: Path, model: ModelSeeds, is_unscored: bool
 ) -> None:
-    """Adds the failures of a model to `status`, if any."""
     failures = heartbeats.failures(recipe_dir, model)
     for failure in failures:
         _host(status, failure["host"])["failures"] += 1
@@ -373,7 +371,6 @@ def _width(console: Console) -> int:
 
 
 def _line(r: dict[str, Any]) -> str:
-    """Describes a recipe in one line."""
     time_left = (
         f", {format_duration(r['seconds_left'])} left" if r["seconds_left"] is not None else ""
     )

@@ -82,7 +82,6 @@ def open(workdir: str | os.PathLike[str]) -> "Results":
 
 
 def _open_views(workdir: Path) -> "SweepResults":
-    """Opens the results of all recipes of a workdir, with what its figures need."""
     top_level.import_packages()
     from analysis import io, page
 

@@ -135,7 +135,6 @@ def _needs_of_every_recipe() -> list[FigureNeed]:
 
 
 def _import_losses(argv: Sequence[str]) -> int:
-    """Imports losses, and prints what was imported."""
     summary = VERBS["import"]
     parser = load.Parser(
         "lm-mia import",
@@ -210,7 +209,6 @@ def _import_losses(argv: Sequence[str]) -> int:
 def _make_models(
     verb: Literal["corpus", "train", "score"], sweep: Sweep, options: argparse.Namespace
 ) -> int:
-    """Makes populations or models, and prints their paths."""
     from lm_mia.run import pipeline
 
     shards = options.from_hf_shards or "" if verb == "corpus" else ""
@@ -242,13 +240,7 @@ def _redrawn(names: Sequence[str], figures: Sequence[str]) -> frozenset[str]:
 
 
 def _make_tables(verb: Verb, sweep: Sweep, redraw: Sequence[str] = ()) -> int:
-    """Makes the tables and the report page, and everything that they need, and prints the results.
-
-    Args:
-      verb: run, attack, extract or report.
-      sweep: the recipes.
-      redraw: figures that are drawn again even if nothing has changed.
-    """
+    """Makes the tables and the page, and all that they need; redraws these figures even if nothing has changed."""
     from analysis import page
     from lm_mia.run import pipeline
 
@@ -280,7 +272,6 @@ def _make_tables(verb: Verb, sweep: Sweep, redraw: Sequence[str] = ()) -> int:
 
 
 def _remove(argv: Sequence[str]) -> int:
-    """Deletes unused results of attacks, a recipe or its checkpoints, and prints what was deleted."""
     what, rest = (argv[0], argv[1:]) if argv else ("", argv)
     if what in ("recipe", "checkpoints"):
         return _remove_recipe(what, rest)
@@ -305,7 +296,6 @@ def _remove(argv: Sequence[str]) -> int:
 
 
 def _remove_recipe(what: Literal["recipe", "checkpoints"], argv: Sequence[str]) -> int:
-    """Deletes a recipe or its checkpoints, and prints what was deleted."""
     description = {
         "recipe": "Delete a recipe: models, scores, tables, pages, and its samples unless another recipe has them.",
         "checkpoints": "Delete the checkpoints of the models of a recipe, which keep their scores.",
@@ -354,7 +344,6 @@ def _remove_recipe(what: Literal["recipe", "checkpoints"], argv: Sequence[str]) 
 
 
 def _audit(argv: Sequence[str]) -> int:
-    """Audits a file, prints the main numbers, and writes tables and a page if --out is given."""
     problems: list[str] = []
     options, overrides = _audit_parser().parse_flags(argv, problems)
     problems += [f"{flag}: an audit reads no config; leave it out" for flag in overrides]
@@ -407,7 +396,6 @@ def _audit(argv: Sequence[str]) -> int:
 
 
 def _hf_losses(argv: Sequence[str]) -> int:
-    """Computes losses of models of Hugging Face, and prints their means."""
     from lm_mia.hf import losses
     from lm_mia.run.progress import display
 
@@ -508,7 +496,6 @@ def _hf_losses_parser() -> load.Parser:
 
 
 def _hf_train(argv: Sequence[str]) -> int:
-    """Fine-tunes models, and prints the commands that attack them."""
     from lm_mia.data import texts
     from lm_mia.hf import models, train
 
@@ -570,7 +557,6 @@ def _hf_train(argv: Sequence[str]) -> int:
 
 
 def _canaries(argv: Sequence[str]) -> int:
-    """Makes canaries, and prints what to do with them."""
     from lm_mia.data import canaries, texts
 
     summary = VERBS["canaries"]
@@ -653,10 +639,7 @@ def _canaries(argv: Sequence[str]) -> int:
 def _check_out(out: str, file: str, names: Sequence[str]) -> None:
     """Raises UserError if an audit cannot write its files to a folder without replacing a file of the user.
 
-    Args:
-      out: the folder.
-      file: the file that is audited.
-      names: names of the files that an audit writes; the last one is the page.
+    The last of the names is that of the page.
     """
     if not out:
         raise UserError("--out=: the name of the folder is missing; add it, or leave out --out")
@@ -673,7 +656,6 @@ def _check_out(out: str, file: str, names: Sequence[str]) -> None:
 
 
 def _raise_failures(failures: Sequence[str]) -> None:
-    """Raises UserError with the failures of single models or recipes, if there are any."""
     if failures:
         raise UserError("\n".join(failures))
 

@@ -155,7 +155,6 @@ def _digest(text: str) -> str:
 
 
 def _defined_names(node: ast.stmt) -> set[str]:
-    """Returns the names that a statement of a module binds."""
     match node:
         case ast.FunctionDef() | ast.ClassDef():
             return {node.name}

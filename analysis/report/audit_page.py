@@ -326,7 +326,6 @@ def _shown(audited: Audited) -> list[tuple[str, str]]:
 
 
 def _label(audited: Audited, attack: str, model: str) -> str:
-    """Returns how a row or a curve is called."""
     name = "" if attack == "score" else attack_name(attack)
     if len(audited.models) > 1 and model:
         name = f"{name}, model {model}" if name else f"Model {model}"
@@ -402,7 +401,6 @@ def _found(audited: Audited, attack: str, model: str, fpr: float) -> document.Te
 
 
 def _users(audited: Audited) -> document.Section:
-    """Returns the section on the users with the highest scores."""
     groups = audited.tables["groups"]
     first = (groups["attack"] == audited.headline) & (groups["model"] == audited.models[0])
     groups = groups[first].dropna(subset=["score"])
@@ -478,7 +476,6 @@ def _role(attack: str) -> charts.Role:
 
 
 def _all_numbers(audited: Audited) -> Iterator[document.Detail]:
-    """Yields the table of all attacks and models at all rates."""
     columns = [
         document.Column("Scores"),
         document.Column("Members", "members"),
@@ -527,7 +524,6 @@ def _all_numbers(audited: Audited) -> Iterator[document.Detail]:
 
 
 def _privacy(audited: Audited) -> document.Detail:
-    """Returns the estimates of epsilon and the bounds on it."""
     table = audited.tables["audit"]
     delta = f"{float(table['delta'].iloc[0]):g}"
     bound = _epsilon(audited)

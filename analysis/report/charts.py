@@ -506,7 +506,6 @@ class _CurveLabel:
 
 
 def _found_at(curve: Curve, fpr: float) -> float:
-    """Returns the height of a curve at the marked rate."""
     if curve.found.is_known:
         return curve.found.value
     return float(np.interp(fpr, curve.fpr_P, curve.tpr_P))
@@ -916,7 +915,6 @@ def dot_rows(headline: DotRow, groups: Sequence[DotGroup], *, key: str) -> Drawi
 
 
 def _row_text(row: DotRow, written: Callable[[Estimate], str]) -> str:
-    """Returns the number of a row: the range of its models, an estimate, or that it is unknown."""
     if row.models:
         ends = [numbers.value(Estimate(end)) for end in (min(row.models), max(row.models))]
         separator = " to " if written is numbers.plain else "–"

@@ -430,7 +430,6 @@ def covered(compared: Sequence[Compared]) -> str:
 
 
 def _warnings(compared: Sequence[Compared]) -> list[Markup]:
-    """Returns banners with the warnings about the models of the recipes."""
     banners = []
     for c in compared:
         with contextlib.suppress(UserError):

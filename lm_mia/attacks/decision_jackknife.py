@@ -126,7 +126,6 @@ def _metrics(
     focus_fpr: float,
     fprs: tuple[float, ...],
 ) -> stats.DecisionMetrics:
-    """Returns the metrics of scores of the first N samples."""
     samples = score_BxN.shape[1]
     focus = min(range(len(fprs)), key=lambda f: abs(fprs[f] - focus_fpr))
     group_N = stats.sample_groups(document_N2[:samples])

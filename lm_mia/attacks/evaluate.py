@@ -166,7 +166,6 @@ def open_group(
 
 
 def _inputs_of(spec: AttackSpec, inputs: AttackInputs) -> AttackInputs:
-    """Returns the inputs with the references of one attack only."""
     used = {*spec.references}
     return inputs.with_references(
         i for i, model in enumerate(inputs.references) if model.subset_seed in used
@@ -174,7 +173,6 @@ def _inputs_of(spec: AttackSpec, inputs: AttackInputs) -> AttackInputs:
 
 
 def _required_store(spec: AttackSpec, store: Store) -> Store:
-    """Returns the store with the requirements of an attack."""
     names = registry.statistics_of([spec.attack])
     names += (spec.observed,) if spec.observed != "loss" else ()
     return dataclasses.replace(store, statistics=names, token_samples=(), step=spec.step)

@@ -131,14 +131,7 @@ def _first_model(
     members: int,
     fprs: tuple[float, ...],
 ) -> pd.DataFrame:
-    """Returns the rows of one model: AUC, TPRs and balanced accuracy.
-
-    Args:
-      result: has the AUC and the TPRs.
-      estimates: has the balanced accuracy.
-      members: the number of members with a score.
-      fprs: the false positive rates of the TPRs.
-    """
+    """Returns the rows of one model; ``members`` is the number of members with a score."""
     tpr_names = _tpr_names(fprs)
     table = pd.DataFrame(
         {"models": 1, "metric": ["auc", *tpr_names, "balanced_accuracy"]}

@@ -24,7 +24,6 @@ _OF_REPLICAS = (
 
 
 def _all_sets(view: RecipeView) -> list[Callable[[RecipeView], TableSet]]:
-    """Returns the functions that return all sets of a recipe."""
     studies = map(study_set, view.declared.studies)
     return [*exports.SETS, exports.REPLICA_WARNINGS, exports.target_warnings_set, *studies]
 

@@ -672,7 +672,6 @@ def target_requests(
 
 
 def _requests_of_need(need: Need, recipes: Mapping[str, RecipeModels]) -> dict[str, list[Request]]:
-    """Returns the evaluations that follow from one need, for each of its recipes."""
     compared = comparable_recipes(need.targets, recipes)
     references = [
         len(assign_roles(recipe.models, recipe.config.attack).references)
@@ -716,7 +715,6 @@ def _variants(need: Need, c: Config, references: int) -> Iterator[Variant]:
 def _evaluations_of(
     need: Need, whole: AttackSpec, parts: tuple[AttackSpec, ...]
 ) -> Iterator[Request]:
-    """Yields the evaluations of one attack that a need asks for."""
     from lm_mia.attacks import evaluations  # loads SciPy, as `_find`
 
     yield Request(whole, evaluations.operating_points)

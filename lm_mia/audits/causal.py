@@ -255,7 +255,6 @@ def _spline(value_N: np.ndarray) -> np.ndarray:
 def _metrics(
     result: stats.CausalIntervals, fprs: Sequence[float], *, has_intervals: bool
 ) -> dict[str, float]:
-    """Returns the columns of the metrics, each with the ends of its interval."""
     estimate = result.estimate
     values = {
         "ate": (estimate.ate, result.ate_low, result.ate_high),

@@ -247,6 +247,7 @@ def audit_model(
     score_N, member_N, confidence = units.score_N, units.member_N, settings.confidence
     draws = int(np.clip(_MAX_DRAWS / score_N.size, _MIN_REPLICATES, _MAX_REPLICATES))
     draws = settings.replicates or draws
+    # Only the intervals of the adjusted estimates wait for the fit; the others are computed beside it.
     fit = units.covariates and pool.submit(audit_causal.fit, score_N, member_N, units.covariates)
     tasks: list[Future[Any]] = [
         pool.submit(
@@ -375,7 +376,6 @@ def _curves(score_N: np.ndarray, member_N: np.ndarray) -> tuple[pd.DataFrame, pd
 
 
 def _notes(units: Units, settings: Settings, summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yields sentences about the scores of one model."""
     if summary["auc_high"] < 0.5:
         yield (
             # Without the AUC, so that several attacks or models share the sentence.

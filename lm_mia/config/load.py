@@ -236,7 +236,6 @@ def _line_finder(module: ModuleType, overrides: Sequence[str]) -> Callable[[str]
 
 
 def _override(config: Config, overrides: Sequence[str]) -> _Overridden:
-    """Applies the overrides of a command line."""
     types = field_types()
     mistakes: list[str] = []
     doubtful: set[str] = set()
@@ -669,7 +668,6 @@ class Parser(argparse.ArgumentParser):
 
 
 def _parse_list(item: type, text: str) -> tuple[Any, ...]:
-    """Returns the items of a list that is separated by commas."""
     try:
         return tuple(item(word.strip()) for word in text.split(","))
     except ValueError:

@@ -624,7 +624,6 @@ def _sets(c: Config) -> Broken:
 
 
 def _size_of_sets(c: Config) -> str:
-    """Describes the numbers of references that a set may have."""
     references = c.attack.references
     if references < 2 * _MIN_REFERENCES:
         return "4, and --config.attack.references to 8 or more"
@@ -688,7 +687,6 @@ _OF_ALL: tuple[Callable[[Config], Broken], ...] = (
 
 
 def _is_imported(c: Config) -> bool:
-    """Returns whether the models were trained elsewhere."""
     return c.corpus.source == "imported"
 
 

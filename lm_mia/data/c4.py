@@ -197,7 +197,6 @@ def _read(records: Records, index_K: np.ndarray) -> Iterator[bytes]:
 
 
 def _try_read(records: Records, index_K: np.ndarray) -> tuple[list[bytes], Exception | None]:
-    """Returns the raw records, or the error that was raised when they were read."""
     source = _source(records.data_dir, records.split, records.sha256)
     try:
         with source.data_source:  # closes its files afterwards

@@ -148,7 +148,6 @@ def _reporting_write_errors(data_dir: Path) -> Iterator[None]:
 def _plan_shards(
     sources: dict[str, Path], sizes: dict[str, int], folder: Path
 ) -> dict[str, list[_Shard]]:
-    """Returns the shards of each split, with ArrayRecord files in the folder."""
     splits: dict[str, list[Path]] = {}
     for name, source in sources.items():
         splits.setdefault(name[3:].split(".")[0], []).append(source)
@@ -168,7 +167,6 @@ def _plan_shards(
 def _convert_missing(
     shards: list[_Shard], processes: int, progress: ProgressCallback, log: Log
 ) -> None:
-    """Converts the files that have not been converted yet."""
     missing = [shard for shard in shards if not _is_converted(shard)]
     if len(missing) < len(shards):
         log(

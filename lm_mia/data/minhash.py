@@ -51,7 +51,6 @@ def band_digests(texts: Sequence[str]) -> list[bytes]:
 
 
 def _shingles(text: str) -> set[bytes]:
-    """Returns the distinct shingles of a text."""
     words = text.split()
     last = max(len(words) - SHINGLE_WORDS, 0)
     return {" ".join(words[i : i + SHINGLE_WORDS]).encode() for i in range(last + 1)}

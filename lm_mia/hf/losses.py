@@ -395,16 +395,7 @@ def _compute(
     device: str,
     display: Display,
 ) -> _Result:
-    """Returns the losses of one model, and keeps those of each batch.
-
-    Args:
-      job: the model.
-      left: the models that are not finished, of which this is the first.
-      texts: the texts.
-      settings: the flags.
-      device: the device.
-      display: shows progress.
-    """
+    """Returns the losses of one model, the first of those that are left, and keeps those of each batch."""
     records = _finished_batches(job, settings)
     done = sum(len(job.tokens.ids_N[n]) for b in records for n in job.batches[b])
     if records:

@@ -461,7 +461,6 @@ def _load_tokenizer(folder: Path, given: str) -> Any:
 
 
 def _add_adapter(network: Any, model: Model) -> Any:
-    """Returns the network with the layers of a LoRA adapter."""
     import peft
 
     with warnings.catch_warnings():

@@ -263,7 +263,6 @@ def _backward_keys_kernel(
     d_k_ref: Any,
     d_v_ref: Any,
 ) -> None:
-    """Computes the gradients of a block of keys and of their values."""
     Q = K = BLOCK_TOKENS
     begin = pl.program_id(0) * K
     k_KxA, v_KxA = k_ref[...], v_ref[...]

@@ -424,7 +424,6 @@ def _footnotes(
 def _time_footnotes(
     costs: Sequence[RecipeCost], chip: Chip | None, finished: FinishedModels
 ) -> list[str]:
-    """Returns the footnotes about the chip time and the time that is left."""
     lines = []
     if chip is not None:
         lines += speeds.footnotes({r.name: speeds.speed(r.batches, chip) for r in costs}, chip)

@@ -480,14 +480,7 @@ def _say_unchanged(
     counts: Mapping[str, int] | None,
     display: Display,
 ) -> None:
-    """Says that the tables of a recipe are already there.
-
-    Args:
-      recipe: the recipe.
-      made_here: the stages of the command that make tables.
-      counts: the numbers of attacks, as `attack` returned them; None: none were requested.
-      display: shows it.
-    """
+    """Says that the tables of a recipe, of the stages ``made_here``, are there; without attacks, counts is None."""
     if counts is not None:
         counts = {**counts, "computed": 0}
         display.say(_describe_counts(recipe, counts))

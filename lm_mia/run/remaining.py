@@ -84,7 +84,6 @@ class ModelRate:
             self._end(now, name, is_finished=kind == self._last_event)
 
     def _end(self, now: float, name: str, *, is_finished: bool) -> None:
-        """Ends the training or the scoring of a model."""
         model = self._unfinished.get(name)
         if model is None or model.since is None:
             return
@@ -151,7 +150,6 @@ def _sum_seconds(spans: Sequence[tuple[float, float]]) -> float:
 
 
 def _union_seconds(spans: Sequence[tuple[float, float]]) -> float:
-    """Returns the seconds that are in any of the spans."""
     seconds, covered = 0.0, -math.inf
     for begin, end in sorted(spans):
         seconds += max(end - max(begin, covered), 0.0)

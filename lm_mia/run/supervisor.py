@@ -83,7 +83,7 @@ def run(task: WorkerTask, on_event: Callable[[Event], None]) -> bool:
             )
             with interrupts.blocked():
                 process.start()
-            sender.close()
+            sender.close()  # else the pipe would not end with the worker
             processes[receiver] = process
         for event in _events(processes):
             if event["event"] in _FATAL_EVENTS:
@@ -108,7 +108,6 @@ def run(task: WorkerTask, on_event: Callable[[Event], None]) -> bool:
 
 
 def _raise_failure(event: Event) -> None:
-    """Raises the error that an event of a worker describes, if it describes one."""
     if error := _ERROR_TYPES.get(event["event"]):
         raise error(event["message"])
     if event["event"] == "crash":

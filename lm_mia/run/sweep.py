@@ -250,10 +250,7 @@ def with_stored_attack(folder: str, c: Config) -> Config:
 def _import_message(recipe: SweepRecipe, stored: Mapping[str, Any], changes: Sequence[str]) -> str:
     """Returns the error message if a request does not fit the losses that a recipe has, or is to have, by an import.
 
-    Args:
-      recipe: the requested recipe.
-      stored: the config of the results in its folder.
-      changes: their `differences`.
+    ``changes`` are the `differences` between the request and the stored config.
     """
     where = f"--workdir={recipe.workdir.path}: its recipe {recipe.name}"
     if stored["corpus"]["source"] != "imported":
@@ -452,7 +449,7 @@ def _recipes_of_workdir(workdir: Workdir, overrides: Sequence[str], *, attacks: 
             _with_absolute_files(load.apply_overrides(c, overrides)),
             tuple(stored["names"]),
         )
-        recipe.stored_config()
+        recipe.stored_config()  # raises if the overrides would make other models
         recipes.append(recipe)
     if not recipes and not contents["figures"]:
         raise UserError(f"--workdir={workdir.path}: has no recipes yet; add --config=quickstart")

@@ -399,6 +399,7 @@ def _prepare(
             raise ValueError(
                 f"log_odds_N of shape {log_odds_N.shape}: must have one number per score"
             )
+        # Weights are of non-members only, so a member may lack log odds.
         present_N &= member_N | ~np.isnan(log_odds_N)
     mean_N = residual_J = None
     if outcome is not None:

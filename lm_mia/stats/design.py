@@ -325,7 +325,6 @@ def _is_constant(count_V: IntArray, subsets: int) -> bool:
 
 
 def _first_of_subset(subset_M: IntArray) -> IntArray:
-    """Returns the first model of each model's subset."""
     _, first_K, number_M = np.unique(subset_M, return_index=True, return_inverse=True)
     return first_K[number_M]
 

@@ -95,7 +95,6 @@ def _details_to_write_again(store: Store, damaged: Iterable[Path]) -> list[Path]
 
 
 def _corrupt_digests(store: Store, models: Sequence[ModelSeeds]) -> list[Path]:
-    """Returns the files of digests that cannot be read."""
     index = {model: i for i, model in enumerate(store.models())}
     names = [n for n in (schema.DIGEST, schema.DETAILS) if (store.path / n / "zarr.json").exists()]
     corrupt: list[Path] = []

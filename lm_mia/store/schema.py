@@ -196,7 +196,6 @@ def _contents_at(path: Path, stamps: tuple[object, ...]) -> StoreContents | None
 
 
 def _models(role_M: np.ndarray, *seeds_3xM: np.ndarray) -> list[ModelSeeds]:
-    """Returns models from their coordinates."""
     return [
         ModelSeeds(cast(Role, str(role)), *map(int, seeds))
         for role, *seeds in zip(role_M, *seeds_3xM, strict=True)

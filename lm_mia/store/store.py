@@ -152,14 +152,7 @@ class Store:
     def _create_or_extend_variable(
         self, name: str, consolidated_names: set[str], num_models: int, sizes: Mapping[str, int]
     ) -> None:
-        """Creates a required variable, or resizes an existing one to the number of models.
-
-        Args:
-          name: name of the variable.
-          consolidated_names: variables in the consolidated metadata.
-          num_models: number of models of the store.
-          sizes: lengths of the dimensions "sample" and "token".
-        """
+        """Creates a required variable, or resizes an existing one; ``sizes`` are those of "sample" and "token"."""
         path = self.path / name
         exists = (path / "zarr.json").exists()
         # A token variable that was never consolidated has no values and may be for other tokens.
@@ -182,7 +175,6 @@ class Store:
         return self._read_contents()[0]
 
     def _index(self, model: ModelSeeds) -> int:
-        """Returns the index of a model in the store."""
         return self._known()[0][model]
 
     def _known(self) -> tuple[dict[ModelSeeds, int], set[str]]:
@@ -404,7 +396,6 @@ class Store:
             )
 
     def _files(self, index: int, names: Sequence[str]) -> Iterator[Path]:
-        """Yields the files of the shards of a model."""
         for name in names:
             for step in (*self.steps, 0) if name != "member" else (0,):
                 array = self.open_array(name, step)
@@ -689,7 +680,6 @@ def _has_digest(
 
 
 def _record_digest(computation: str) -> str:
-    """Returns the digest of a record of how a model was trained."""
     return hashlib.sha256(computation.encode()).hexdigest()[:_DETAIL_LENGTH]
 
 

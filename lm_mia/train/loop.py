@@ -411,7 +411,6 @@ def _is_save_due(step: int, is_due: bool) -> bool:
 
 @jax.jit
 def _is_finite(state: TrainState) -> jax.Array:
-    """Returns whether every number of a state is finite."""
     return jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(state)]).all()
 
 

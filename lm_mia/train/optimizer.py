@@ -253,7 +253,6 @@ def _multiply(multipliers: tuple[tuple[str, float], ...]) -> optax.GradientTrans
 
 
 def _factory(optimizer_config: config.Optimizer) -> Factory:
-    """Returns the function of an optimizer by its name."""
     name = optimizer_config.name
     if not user_files.is_in_file(name):
         return OPTIMIZERS[name]

@@ -222,7 +222,6 @@ def _draw_runs(axes: Axes, runs: Runs, name: str) -> pd.DataFrame:
 def _draw_deciles(
     axes: Axes, effect_N: np.ndarray, value_N: np.ndarray, label: str, panel: str
 ) -> pd.DataFrame:
-    """Draws the mean effect in each of ten equally large groups of a property; returns rows of the data."""
     known_N = ~np.isnan(value_N.astype(float))
     groups = pd.qcut(value_N[known_N].astype(float), _BINS, duplicates="drop")
     rows = _group_means(effect_N[known_N], np.asarray(groups.codes))

@@ -583,7 +583,6 @@ def _excess(tpr_SxF: np.ndarray, epsilon: float) -> Estimate:
 
 
 def _mean(value_S: np.ndarray) -> Estimate:
-    """Returns the mean over seeds with its interval."""
     term = VarianceTerm(float(value_S.var(ddof=1)) / len(value_S), len(value_S) - 1)
     return Estimate.from_variance(float(value_S.mean()), [term], f"{len(value_S)} seeds")
 

@@ -1078,7 +1078,6 @@ def _setting(
 
 
 def _one_run(attack: str, rows: Sequence[Record]) -> OneRun:
-    """Returns the comparison of one attack."""
     of_attack = {row["model"]: row for row in rows if row["attack"] == attack}
     of_models = [row for name, row in of_attack.items() if name not in ("multi_run", "trials")]
 
@@ -1375,7 +1374,6 @@ _KINDS = {
 
 
 def _draw_losses(axes: Axes, samples: pd.DataFrame) -> pd.DataFrame:
-    """Draws histograms of the losses of the three groups; returns rows of the data."""
     loss = -samples["score"]
     low, high = np.nanquantile(loss, [0.002, 0.998])
     edges = np.linspace(low, high, 41)
@@ -1464,7 +1462,6 @@ def draw_fig07(recipes: SweepResults) -> Drawing:
 def _draw_strengths(
     axes: Axes, rows_by_strength: Mapping[float, pd.DataFrame], metric: str, attack: str
 ) -> pd.DataFrame:
-    """Draws the mean errors of a metric with intervals by the strength of the shift; returns rows of the data."""
     frames = []
     strengths = [*rows_by_strength]
     step = (strengths[-1] - strengths[0]) * 0.012

@@ -284,7 +284,6 @@ def read(recipe: RecipeResults) -> dict[float, list[Record]]:
 
 
 def _draw_bar(axes: Axes, line: int, row: Record) -> None:
-    """Draws the estimates of one attack at one prior."""
     axes.barh(line, row["held_out"], height=0.62, color=plotting.BLUE)
     axes.barh(
         line, row["plug_in"], height=0.78, facecolor="none", edgecolor=plotting.GREY, linewidth=1.0

@@ -559,7 +559,6 @@ def _claim_of_group(
 
 
 def _draw_groups(axes: Axes, rows: Sequence[Record]) -> None:
-    """Draws a pair of bars per property, with intervals."""
     ticks = []
     for number, row in enumerate(rows):
         at = 1.2 * number - 0.12 * (number % 2)

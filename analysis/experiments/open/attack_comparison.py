@@ -139,7 +139,6 @@ def _statement(own: str, name: str) -> str:
 
 
 def _draw(own: str, built_in: Sequence[str], recipes: SweepResults) -> Drawing:
-    """Draws the AUC of all attacks on each recipe, and the differences, with intervals."""
     attacked = [r for r in recipes.recipes if r.config.attack.targets]
     if not attacked:
         raise Unavailable(

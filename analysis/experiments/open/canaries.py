@@ -218,7 +218,6 @@ def draw_fig01(recipes: SweepResults) -> Drawing:
 def _draw_scores(
     axes: Axes, scores: Mapping[str, KindScores], label: str, panel: str, sign: float
 ) -> pd.DataFrame:
-    """Draws histograms of the scores of members and non-members, by kind; returns rows of the data."""
     series = {}
     for kind, (kind_label, color, _) in KINDS.items():
         score_TxN, member_TxN = sign * scores[kind].score_R1xTxN[0], scores[kind].member_TxN
@@ -240,7 +239,6 @@ def _draw_scores(
 
 
 def _draw_roc(axes: Axes, kinds: Mapping[str, Mapping[str, KindScores]]) -> pd.DataFrame:
-    """Draws the mean ROC curve over targets of each attack and kind; returns rows of the data."""
     frames, lowest = [], 1.0
     for name, (attack_label, dash) in ATTACKS.items():
         for kind, (kind_label, color, _) in KINDS.items():
@@ -260,7 +258,6 @@ def _draw_roc(axes: Axes, kinds: Mapping[str, Mapping[str, KindScores]]) -> pd.D
 
 
 def _draw_epsilon(axes: Axes, kinds: Mapping[str, Mapping[str, KindScores]]) -> pd.DataFrame:
-    """Draws the bound on epsilon from each target, by attack and kind; returns rows of the data."""
     frames, ticks, ceiling = [], [], 0.0
     for name, (attack_label, _) in ATTACKS.items():
         for kind, (kind_label, color, marker) in KINDS.items():

@@ -719,7 +719,6 @@ def _upper_minus_lower(table: pd.DataFrame, kind: str, facts: Record) -> Jackkni
 
 
 def _share_note(rows: pd.DataFrame) -> str:
-    """Returns a note on the share of the rarest tokens in the whole signal."""
     of_tokens = rows[rows["kind"] == "frequency"]
     gap = of_tokens["gap_nats"] * of_tokens["pairs"]
     tokens, signal = (

@@ -355,7 +355,6 @@ def _draw_histograms(
 
 
 def _draw_roc(curves: Sequence[plotting.RocCurve]) -> Figure:
-    """Draws ROC curves on logarithmic axes, and on linear axes."""
     figure = plotting.new_figure(10.4, 4.6)
     low, whole = figure.subplots(1, 2)
     plotting.draw_roc(low, curves, "Low false positive rates")
@@ -476,14 +475,7 @@ def _result(
     claims: tuple[Claim, ...],
     recipe: RecipeResults,
 ) -> Drawing:
-    """Returns the table of some attacks.
-
-    Args:
-      rows: the attacks.
-      published: (first part of the keys of published numbers, attack).
-      claims: as in `Drawing`.
-      recipe: the recipe.
-    """
+    """Draws the table; ``published`` has the first part of the keys of published numbers, and their attack."""
     data, cells = [], []
     for row in rows:
         values: dict[str, object] = {"attack": row.label, "references": row.references}

@@ -212,7 +212,6 @@ def _claims() -> tuple[Claim, ...]:
 
 
 def _mean(value_B: np.ndarray) -> Estimate:
-    """Returns the mean over the simulations with its interval."""
     term = VarianceTerm(float(value_B.var(ddof=1)) / len(value_B), len(value_B) - 1)
     return Estimate.from_variance(float(value_B.mean()), [term], f"{len(value_B)} simulations")
 

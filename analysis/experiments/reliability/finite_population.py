@@ -203,7 +203,6 @@ def _draw_sd(axes: Axes, simulation: Simulation, title: str) -> pd.DataFrame:
 
 
 def _draw_ratios(axes: Axes, simulation: Simulation, title: str) -> pd.DataFrame:
-    """Draws histograms of the ratios of both SDs, for models with and without the sample."""
     ratios = {"IN": simulation.ratio_in_N, "OUT": simulation.ratio_out_N}
     colors = {"IN": plotting.MEMBER, "OUT": plotting.NONMEMBER}
     edges = np.linspace(0.6, 1.15, 56)

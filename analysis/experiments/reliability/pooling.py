@@ -1240,7 +1240,6 @@ def _read_table(recipe: RecipeResults, name: str, columns: Sequence[str]) -> pd.
 
 
 def _is_at(fpr_K: pd.Series, fprs: Sequence[float]) -> np.ndarray:
-    """Returns which rates are among ``fprs``."""
     return np.isin(fpr_K.to_numpy(float), fprs)
 
 

@@ -648,7 +648,6 @@ def _areas(
 
 
 def _claim_tpr_share(by_size: dict[str, RecipeResults], facts: dict[str, Record]) -> Claim:
-    """Returns the claim about the share of the TPR from members whose decisions are coin flips."""
     small, large = REPLICA_SIZES
     decisions.check_same_members(by_size[large], by_size[small])
     if reason := decisions.different_replicas(by_size[large], by_size[small]):
@@ -693,7 +692,6 @@ def _claim_further_fall(by_size: dict[str, RecipeResults], facts: dict[str, Reco
 
 
 def _partial_auc(recipe: RecipeResults, name: str, fprs: list[float]) -> Jackknife:
-    """Returns the area under the curve of a TPR between the first and the last FPR."""
     tpr = [decisions.read_jackknife(recipe, name, fpr) for fpr in fprs]
     trapezoids = [
         (a + b).scaled((high - low) / 2)

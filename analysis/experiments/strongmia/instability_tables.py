@@ -17,7 +17,6 @@ _RATE_CLASSES = {"acc": "All", "fnr": "Members", "tpr": "Members"}
 
 
 def _error_rates(recipe: RecipeResults) -> Drawing:
-    """Draws a table with a row per FPR for one recipe."""
     facts = recipe.view.facts("flips")
     rows = tables.read_error_rates(recipe)
     headings = [(name.upper(), _RATE_CLASSES.get(name, "Non-members")) for name in tables.RATES]
@@ -42,7 +41,6 @@ def _error_rates(recipe: RecipeResults) -> Drawing:
 
 
 def _flip_shares(recipe: RecipeResults) -> Drawing:
-    """Draws a table with a row per FPR for one recipe."""
     facts = recipe.view.facts("flips")
     shares = tables.read_flip_shares(recipe)
     bins, by_fpr = tables.flip_bins(shares), tables.shares_by_fpr(shares)

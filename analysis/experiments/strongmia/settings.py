@@ -55,7 +55,6 @@ def draw_tab07(recipes: SweepResults) -> Drawing:
 
 
 def _settings_of_run(recipes: SweepResults) -> Drawing:
-    """Draws a table with a row per recipe of this run."""
     shown = recipes.recipes
     if not shown:
         raise Unavailable("no recipe has a population yet; run lm-mia run first")

@@ -44,7 +44,6 @@ FIG19_STATEMENTS = FIG18_STATEMENTS
 
 
 def _every_target(recipes: SweepResults, family: str) -> Drawing:
-    """Draws a panel per recipe of a family, in order of model size, with a line per target."""
     recipes_by_size = with_equal_models([recipe for _, recipe in recipes.family(family)])
     count = common_references(recipes_by_size)
     panels = [

@@ -169,7 +169,6 @@ def draw_losses(
 
 
 def _draw_lines(axes: Axes, lines: Mapping[str, tuple[str, Curve]], epoch_steps: float) -> None:
-    """Draws one panel."""
     counts: dict[str, int] = {}
     last = max(max(curve) for _, curve in lines.values())
     for model in sorted(lines):
