@@ -16,7 +16,7 @@ from analysis import attacks, io, markup, tables
 from analysis.formatting import MIN_HEADLINE_REPLICAS
 from analysis.io import RecipeResults
 from lm_mia.atomic import write_csv
-from lm_mia.attacks.declarations import Column, Table
+from lm_mia.attacks.declarations import Column, Table, common
 from lm_mia.attacks.spec import Variant
 from lm_mia.errors import Unavailable, UserError
 
@@ -139,16 +139,12 @@ COMPARISON_TABLE = Table(
         "references may differ between recipes."
     ),
     {
-        "recipe": Column("none", "name of the recipe's folder"),
+        **common("recipe"),
         "names": Column("none", "all names of the recipe, separated by spaces"),
         "parameters": Column(
-            "count",
-            "parameters of a model without embeddings, 12 layers width^2",
+            "count", "parameters of a model without embeddings, 12 layers width^2"
         ),
-        "samples": Column(
-            "count",
-            "training samples of a model: half of the population",
-        ),
+        "samples": Column("count", "training samples of a model: half of the population"),
         "epochs": Column("count", "epochs of training"),
         "attack": Column(
             "none",
@@ -160,47 +156,34 @@ COMPARISON_TABLE = Table(
         "auc, auc_std": Column(
             "fraction",
             (
-                "AUC of online LiRA: mean and standard deviation (ddof = 0) over the attacked models; over targets, "
-                "the deviation of a single one is empty"
+                "mean and standard deviation of the AUC of online LiRA over the attacked models; over targets, the "
+                "deviation of a single one is empty"
             ),
         ),
         "fpr": Column(
-            "fraction",
-            "`attack.focus_fpr`, at which the TPR and the coin flips are taken",
+            "fraction", "`attack.focus_fpr`, at which the TPR and the coin flips are taken"
         ),
         "tpr, tpr_std": Column("fraction", "TPR of online LiRA, likewise"),
         "reference_targets_auc, reference_targets_auc_std": Column(
-            "fraction",
-            (
-                "AUC of LiRA over the references as targets with subsets of their own: mean and standard deviation "
-                "of `reference_targets.csv`; empty without tables of decisions"
-            ),
+            "fraction", "those of `reference_targets.csv`; empty without tables of decisions"
         ),
         "loss_auc, loss_auc_std": Column(
             "fraction",
             "AUC of the loss attack, likewise; empty over targets, and if `attack.attacks` has no `loss`",
         ),
-        "coin_flip_cutoff": Column(
-            "fraction",
-            "smallest flip rate of a coin flip, which depends on the number of replicas; empty over targets",
-        ),
+        "coin_flip_cutoff": Column("fraction", "`cutoff`; empty over targets"),
         "coin_flip_members, coin_flip_nonmembers": Column(
             "fraction",
             "samples of the class in the bin `coin flip`; empty over targets, and with fewer than 12 replicas",
         ),
         "coin_flip_members_127_low, coin_flip_members_127_high": Column(
-            "fraction",
-            (
-                "range of the fraction of members that 127 replicas would show (see [Conventions](#conventions)); "
-                "empty over targets"
-            ),
+            "fraction", "[range at 127 replicas](#conventions); empty over targets"
         ),
         "coin_flip_nonmembers_127_low, coin_flip_nonmembers_127_high": Column(
-            "fraction", "range for non-members"
+            "fraction", "the same of non-members"
         ),
         "over": Column(
-            "none",
-            "which models were attacked: `replicas` or `targets`; empty without numbers",
+            "none", "which models were attacked: `replicas` or `targets`; empty without numbers"
         ),
         "references": Column(
             "count",
@@ -209,12 +192,10 @@ COMPARISON_TABLE = Table(
                 "targets"
             ),
         ),
-        "targets": Column("count", "references that are targets; 0 if unknown"),
-        "replicas": Column("count", "replicas that are present; 0 if unknown"),
-        "missing_reason": Column(
-            "none",
-            "the reason why there are no numbers; otherwise empty",
+        "targets, replicas": Column(
+            "count", "references that are targets, and replicas that are present; 0 if unknown"
         ),
+        "missing_reason": Column("none", "why there are no numbers"),
     },
     key=("recipe",),
 )

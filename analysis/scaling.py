@@ -116,34 +116,21 @@ SCALING_TABLE = Table(
         "recipe": Column(
             "none",
             (
-                "all names of the recipe, separated by commas; with several workdirs, each begins with the name of "
-                "its workdir"
+                "all names of the recipe, separated by commas; with several workdirs, each begins with the name of its "
+                "workdir"
             ),
         ),
-        "layers": Column("count", "layers of a model"),
-        "width": Column("count", "width of a model"),
-        "parameters": Column(
-            "count",
-            "parameters of a model without embeddings, 12 layers width^2",
-        ),
-        "samples": Column(
-            "count",
-            "training samples of a model: half of the population",
-        ),
-        "epochs": Column("count", "epochs of training"),
+        "layers, width": Column("count", "layers and width of a model"),
+        "parameters, samples, epochs": Column("count", "as in `comparison.csv`"),
         "tokens_per_parameter": Column(
-            "tokens per parameter",
-            "`samples` x `epochs` x mean length of a sample / `parameters`",
+            "tokens per parameter", "`samples` x `epochs` x mean length of a sample / `parameters`"
         ),
         "flops_per_model": Column("FLOPs", "useful operations of training one model"),
         "references": Column(
             "count",
             "references of the attack; of coin flips, those of the tables of decisions, which may be more",
         ),
-        "target": Column(
-            "none",
-            "name of the attacked model; of coin flips `all replicas`",
-        ),
+        "target": Column("none", "name of the attacked model; of coin flips `all replicas`"),
         "metric": Column(
             "none",
             (
@@ -151,10 +138,7 @@ SCALING_TABLE = Table(
                 "flip`)"
             ),
         ),
-        "fpr": Column(
-            "fraction",
-            "requested FPR, one of `attack.fprs`; empty for the AUC",
-        ),
+        "fpr": Column("fraction", "requested FPR, one of `attack.fprs`; empty for the AUC"),
         "value": Column("fraction", "the metric"),
     },
     key=("recipe", "target", "fpr", "metric"),

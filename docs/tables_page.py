@@ -6,9 +6,10 @@ A declaration (`lm_mia.attacks.declarations.Table`) stands beside the function t
 nothing is written, and the exit code is 1 if the page is not what this script would write.
 """
 
+import itertools
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import generated_page
@@ -21,7 +22,7 @@ from analysis import (
 )
 from analysis.experiments.causal import regression
 from lm_mia.attacks import exports
-from lm_mia.attacks.declarations import Column, Table
+from lm_mia.attacks.declarations import COMMON, Column, Table, common
 from lm_mia.attacks.spec import AttackTable, AttackTableNeed, Study, StudyNeed
 
 PAGE = Path(__file__).resolve().parent / "tables.md"
@@ -32,13 +33,28 @@ OF_WORKDIR = (
     regression.REGRESSION_CURVES_TABLE,
     scaling.SCALING_TABLE,
 )
-OF_STUDIES = {
-    "settings": Column("none", "the settings that the tables depend on, such as `attack.fprs`"),
-    "step": Column("steps", "`attack.step`"),
-    "roles": Column("none", "the numbers of the references, targets and replicas that are present"),
-    "reason": Column("none", "why there are no tables; empty if there are"),
-}
+OF_STUDIES = common("settings", "step", "roles", "reason")
 """Fields of the JSON file of every study that has one."""
+GROUPS = {
+    "attacks.csv": "Decisions about replicas",
+    "targets.csv": "Attacks on each model",
+    "extraction.csv": "Extraction",
+    "advantage.csv": "Membership advantage and epsilon",
+    "attacked_models.csv": "Numbers of the report page",
+    "pooling.csv": "Thresholds for many models",
+    "zero_run.csv": "Members and non-members from different sources",
+    "variance_components.csv": "Open questions: variance, tokens, numbers of references, recency, groups of texts",
+}
+"""First table of a group -> heading of the group."""
+ABOUT_GROUPS = {
+    "attacks.csv": (
+        "The *tables of decisions* are written if `attack.replicas` is above 0. Imported replicas may have no "
+        "references: tables of LiRA's decisions are left out then, and `attack_flips.csv` has the flips and coin flips "
+        "under the other attacks. Means and standard deviations are over replicas."
+    ),
+    "extraction.csv": "Written by `lm-mia extract` (and `lm-mia run`), if `extract.samples` is above 0.",
+}
+"""First table of a group -> what all tables of the group share."""
 
 
 def declared() -> tuple[list[AttackTable], list[Study]]:
@@ -57,31 +73,47 @@ def of_recipe() -> list[Table]:
     for study in studies:
         of_studies += study.tables
         if study.facts:
-            rows = f"Written by `lm-mia attack` with `{study.tables[0].file}`, or alone if there is a reason."
+            rows = f"Written with `{study.tables[0].file}`, or alone if there is a reason."
             of_studies.append(Table(f"{study.name}.json", rows, OF_STUDIES | {**study.facts}))
     return [*(table for table, _ in exports.DECLARED), *of_studies]
 
 
 def lines(table: Table) -> Iterator[str]:
-    """Yields the lines of a table on the page."""
-    yield from (f"### `{table.file}`", "", table.rows, "")
-    if table.key:
-        names = ", ".join(f"`{name}`" for name in table.key)
-        yield from (f"Rows are ordered by {names}.", "")
-    yield f"| {'field' if table.file.endswith('.json') else 'column'} | unit | definition |"
-    yield "|---|---|---|"
-    for names, column in table.columns.items():
-        quoted = ", ".join(f"`{name}`" for name in names.split(", "))
-        yield f"| {quoted} | {column.unit} | {column.meaning} |"
-    yield ""
+    """Yields the lines of a table on the page, after those of the group that it begins."""
+    if table.file in GROUPS:
+        yield from (f"### {GROUPS[table.file]}", "")
+        if table.file in ABOUT_GROUPS:
+            yield from (ABOUT_GROUPS[table.file], "")
+    yield from (f"#### `{table.file}`", "", table.rows, "")
     if table.notes:
         yield from (table.notes, "")
+    shared = [name for name, column in table.columns.items() if column == COMMON.get(name)]
+    start = f"Key: {quoted(table.key)}." if table.key else "Fields."
+    others = [name for name in shared if name not in table.key]
+    yield f"{start} [Common](#common-columns): {quoted(others)}." if others else start
+    yield ""
+    own = {names: column for names, column in table.columns.items() if names not in shared}
+    yield from definitions(own)
 
 
-def fill(text: str, part: str, tables: Iterable[Table]) -> str:
-    """Returns the page with the tables between the comments that mark a part."""
+def quoted(names: Iterable[str]) -> str:
+    """Returns names as code, separated by commas."""
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def definitions(columns: Mapping[str, Column]) -> Iterator[str]:
+    """Yields a list of columns with their units and meanings."""
+    for names, column in columns.items():
+        unit = "" if column.unit == "none" else f" ({column.unit})"
+        yield f"- {quoted(names.split(', '))}{unit}: {column.meaning}"
+    if columns:
+        yield ""
+
+
+def fill(text: str, part: str, part_lines: Iterable[str]) -> str:
+    """Returns the page with these lines between the comments that mark a part."""
     begin, end = f"<!-- {part}: written by docs/tables_page.py -->\n", f"<!-- end: {part} -->\n"
-    body = "\n".join(line for table in tables for line in lines(table))
+    body = "\n".join(part_lines)
     pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
     [_] = pattern.findall(text)
     return pattern.sub(lambda _: f"{begin}\n{body}\n{end}", text)
@@ -89,8 +121,11 @@ def fill(text: str, part: str, tables: Iterable[Table]) -> str:
 
 def page_text() -> str:
     """Returns the text of docs/tables.md."""
-    text = fill(PAGE.read_text(encoding="utf-8"), "tables of a recipe", of_recipe())
-    return fill(text, "tables of the workdir", OF_WORKDIR)
+    text = fill(PAGE.read_text(encoding="utf-8"), "common columns", definitions(COMMON))
+    tables = of_recipe()
+    assert {*GROUPS} <= {table.file for table in tables}
+    text = fill(text, "tables of a recipe", itertools.chain(*map(lines, tables)))
+    return fill(text, "tables of the workdir", itertools.chain(*map(lines, OF_WORKDIR)))
 
 
 def main() -> int:

@@ -17,7 +17,7 @@ import pandas as pd
 from lm_mia import stats
 from lm_mia.attacks import decision_jackknife, decisions, tables
 from lm_mia.attacks.decisions import Votes, add_votes, count_votes_by_class
-from lm_mia.attacks.declarations import Column, Table
+from lm_mia.attacks.declarations import Column, Table, common
 from lm_mia.attacks.evaluations import Scores
 from lm_mia.attacks.inputs import sample_slices
 from lm_mia.attacks.score_matrix import map_in_order
@@ -102,85 +102,54 @@ def flip_parts(
 ATTACK_FLIPS_TABLE = Table(
     "attack_flips.csv",
     (
-        "Written by `lm-mia attack` with the tables of decisions. Each row is an attack of `attack.attacks` with all "
-        "references, and an FPR of `attack.fprs`; each replica's threshold is calibrated for the attack. The rows of "
-        "`lira_online` repeat numbers of the other tables of decisions, which are based on that attack alone.\n"
+        "Each row is an attack of `attack.attacks` with all references, and an FPR of `attack.fprs`; each replica's "
+        "threshold is calibrated for the attack. The rows of `lira_online` repeat numbers of the other tables of "
+        "decisions, which are based on that attack alone.\n"
         "\n"
-        "Differences (`_minus_lira`) are the row's number minus that of `lira_online` at the same FPR. Their 95% "
-        "intervals (Student's t, `lm_mia.stats.jackknife_variance`) are over replicas and samples (documents, if "
-        "they are split): both attacks are evaluated without the same groups of replicas and on the same halves of "
-        "at most the first 32,768 samples. The intervals hold the training subset and the references fixed. An "
-        "interval is empty if the difference is not zero but is the same in all these parts, or if a part has no "
-        "true positives."
+        "Columns with `_minus_lira` are differences from `lira_online` at the same FPR. Their 95% intervals (Student's "
+        "t, `lm_mia.stats.jackknife_variance`) are over replicas and samples (documents, if they are split): both "
+        "attacks are evaluated without the same groups of replicas and on the same halves of the first 32,768 samples. "
+        "The intervals hold the training subset and the references fixed. An interval is empty if the difference is "
+        "not zero but is the same in all these parts, or if a part has no true positives."
     ),
     {
-        "attack": Column("none", "as in `attacks.csv`"),
-        "references": Column("count", "as in `attacks.csv`"),
-        "fpr": Column("fraction", "requested FPR"),
-        "replicas": Column("count", "B, the number of votes on each sample"),
-        "cutoff": Column(
-            "fraction",
-            "t, the smallest flip rate of a coin flip with B replicas",
-        ),
-        "tpr_mean, tpr_std": Column(
-            "fraction",
-            "true positive rate over replicas, as in `attacks.csv`",
-        ),
+        **common("attack", "references", "fpr", "replicas", "cutoff"),
+        "tpr_mean, tpr_std": Column("fraction", "true positive rate"),
         "coin_flip_tpr": Column(
             "fraction",
             "the part of `tpr_mean` that is due to members whose decisions are coin flips",
         ),
         "coin_flip_tp_fraction": Column(
-            "fraction",
-            (
-                "`coin_flip_tpr` / `tpr_mean`: true positives on coin flips, as a fraction of all true positives of "
-                "all replicas; empty without true positives"
-            ),
+            "fraction", "`coin_flip_tpr` / `tpr_mean`; empty without true positives"
         ),
-        "member_flip_rate, nonmember_flip_rate": Column(
-            "fraction", "flip rate, mean over the samples of the class"
-        ),
-        "member_coin_flips": Column("fraction", "members whose decisions are coin flips"),
-        "member_coin_flips_se": Column(
+        "member_flip_rate, nonmember_flip_rate": Column("fraction", "mean flip rate of the class"),
+        "member_coin_flips, member_coin_flips_se": Column(
             "fraction",
-            "its standard error, as `member_fraction_se` of `flip_shares.csv`",
+            "members whose decisions are coin flips, and the standard error as in `flip_shares.csv`",
         ),
         "member_coin_flips_127_low, member_coin_flips_127_high": Column(
             "fraction",
-            (
-                "range of `member_coin_flips` that 127 replicas would show (see [Conventions](#conventions)); for "
-                "attacks other than `lira_online` only at `attack.focus_fpr`"
-            ),
+            "[range at 127 replicas](#conventions); for attacks other than `lira_online` only at `attack.focus_fpr`",
         ),
-        "nonmember_coin_flips": Column("fraction", "non-members whose decisions are coin flips"),
-        "nonmember_coin_flips_se": Column("fraction", "its standard error"),
-        "left_out": Column(
-            "count",
-            "samples of both classes without votes, since they have no score under one of the replicas",
+        "nonmember_coin_flips, nonmember_coin_flips_se": Column(
+            "fraction", "the same of non-members"
         ),
-        "not_shared_fraction": Column(
-            "fraction",
-            "as in `attacks.csv`; if it is above 0.01, the decisions are about other samples than those of LiRA",
-        ),
-        "tpr_minus_lira": Column(
+        **common("left_out"),
+        "not_shared_fraction": Column("fraction", "as in `attacks.csv`"),
+        "tpr_minus_lira, tpr_minus_lira_low, tpr_minus_lira_high": Column(
             "fraction",
             (
-                "difference of `tpr_mean`; all differences are empty for `lira_online`, without references, and if "
-                "one of the two has no TPR at this FPR"
+                "of `tpr_mean`; all differences are empty for `lira_online`, without references, and if one of the two "
+                "has no TPR at this FPR"
             ),
         ),
-        "tpr_minus_lira_low, tpr_minus_lira_high": Column("fraction", "ends of its interval"),
-        "member_flip_rate_minus_lira": Column("fraction", "difference of `member_flip_rate`"),
-        "member_flip_rate_minus_lira_low, member_flip_rate_minus_lira_high": Column(
-            "fraction", "ends of its interval"
+        "member_flip_rate_minus_lira, member_flip_rate_minus_lira_low, member_flip_rate_minus_lira_high": Column(
+            "fraction", "of `member_flip_rate`"
         ),
-        "member_coin_flips_minus_lira": Column("fraction", "difference of `member_coin_flips`"),
-        "member_coin_flips_minus_lira_low, member_coin_flips_minus_lira_high": Column(
-            "fraction", "ends of its interval"
+        "member_coin_flips_minus_lira, member_coin_flips_minus_lira_low, member_coin_flips_minus_lira_high": Column(
+            "fraction", "of `member_coin_flips`"
         ),
-        "coin_flip_tp_fraction_minus_lira": Column(
-            "fraction", "difference of `coin_flip_tp_fraction`"
-        ),
+        "coin_flip_tp_fraction_minus_lira": Column("fraction", "of `coin_flip_tp_fraction`"),
         "coin_flip_tp_fraction_minus_lira_low, coin_flip_tp_fraction_minus_lira_high": Column(
             "fraction", "ends of its interval"
         ),

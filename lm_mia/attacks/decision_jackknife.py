@@ -11,7 +11,7 @@ import pandas as pd
 
 from lm_mia import config, stats
 from lm_mia.attacks import study_inputs
-from lm_mia.attacks.declarations import Column, Table
+from lm_mia.attacks.declarations import Column, Table, common
 from lm_mia.attacks.evaluations import Scores
 from lm_mia.attacks.inputs import AttackInputs
 
@@ -21,28 +21,25 @@ _SAMPLES = study_inputs.FIRST_SAMPLES
 DECISION_JACKKNIFE_TABLE = Table(
     "decision_jackknife.parquet",
     (
-        "Written by `lm-mia attack` with the tables of decisions, for intervals of claims. Each row is a choice of "
-        "replicas, references and samples, and an FPR of `attack.fprs`. The numbers are of online LiRA on at most "
-        "the first 32,768 samples, and thresholds are calibrated on the samples that are used."
+        "For intervals of claims. Each row is a choice of replicas, references and samples, and an FPR of "
+        "`attack.fprs`. The numbers are of online LiRA on the first 32,768 samples, and thresholds are calibrated on "
+        "the samples that are used."
     ),
     {
         "replicas": Column(
             "none",
             (
-                "0: all replicas; g: without group g. Replicas are divided into 8 groups, or each is a group if "
-                "there are fewer"
+                "0: all replicas; g: without group g. Replicas are divided into 8 groups, or each is a group if there "
+                "are fewer"
             ),
         ),
         "references": Column(
             "none",
-            "0: all references; h: half h - 1 of them, as `reference_part` of `targets.csv`, if there are 16 or more",
+            "0: all references; h: a half of them, as `part` of `target_jackknife.parquet`, if there are 16 or more",
         ),
-        "samples": Column(
-            "none",
-            "0: all samples; h: half h of them, as `half` of `target_jackknife.parquet`",
-        ),
-        "fpr": Column("fraction", "requested FPR"),
-        "auc": Column("fraction", "AUC, mean over replicas; the same at every FPR"),
+        "samples": Column("none", "as `half` of `target_jackknife.parquet`"),
+        **common("fpr"),
+        "auc": Column("fraction", "mean AUC; the same at every FPR"),
         "distance_correlation": Column(
             "none",
             (
@@ -50,24 +47,18 @@ DECISION_JACKKNIFE_TABLE = Table(
                 "threshold, at `attack.focus_fpr`; the same at every FPR"
             ),
         ),
-        "member_flip_rate, nonmember_flip_rate": Column(
-            "fraction", "flip rate, mean over the samples of the class"
-        ),
+        "member_flip_rate, nonmember_flip_rate": Column("fraction", "mean flip rate of the class"),
         "member_coin_flips, nonmember_coin_flips": Column(
             "fraction",
+            "samples of the class whose decisions are coin flips, with the cutoff for the replicas that are used",
+        ),
+        "tpr": Column("fraction", "mean true positive rate"),
+        "coin_flip_tpr, unstable_tpr": Column(
+            "fraction",
             (
-                "samples of the class whose decisions are coin flips; the cutoff is that of the number of replicas "
-                "that are used"
+                "the parts of it that are due to members whose decisions are coin flips, and very unstable or coin "
+                "flips"
             ),
-        ),
-        "tpr": Column("fraction", "true positive rate, mean over replicas"),
-        "coin_flip_tpr": Column(
-            "fraction",
-            "the part of it that is due to members whose decisions are coin flips",
-        ),
-        "unstable_tpr": Column(
-            "fraction",
-            "the part of it that is due to members whose decisions are very unstable or coin flips",
         ),
         "threshold_spread": Column(
             "fraction",

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from lm_mia import stats
 from lm_mia.attacks import registry, tables
-from lm_mia.attacks.declarations import Column, Table
+from lm_mia.attacks.declarations import Column, Table, common
 from lm_mia.attacks.evaluations import Scores
 from lm_mia.attacks.inputs import Block, sample_slices
 from lm_mia.attacks.models import archetype_losses as losses_of_archetypes
@@ -37,39 +37,27 @@ _PREVIEW_CHARS = 240
 
 ERROR_RATES_TABLE = Table(
     "error_rates.csv",
-    (
-        "Written by `lm-mia attack` with the tables of decisions. Each row is an FPR of `attack.fprs`, for online "
-        "LiRA with all references; means and standard deviations are over replicas. StrongMIA Tables 1 and 2."
-    ),
+    "Each row is an FPR of `attack.fprs`, for online LiRA with all references. StrongMIA Tables 1 and 2.",
     {
         "attack": Column("none", "always `lira_online`"),
-        "fpr": Column("fraction", "requested FPR"),
+        **common("fpr"),
         "acc_mean, acc_std": Column("fraction", "accuracy, (TP + TN) / samples with a score"),
         "balanced_acc_mean, balanced_acc_std": Column(
-            "fraction",
-            "(TPR + TNR) / 2; equal to the accuracy if both classes have the same size",
+            "fraction", "(TPR + TNR) / 2; the accuracy if both classes have the same size"
         ),
         "fnr_mean, fnr_std": Column("fraction", "false negative rate, 1 - TPR"),
         "realized_fpr_mean, realized_fpr_std": Column(
-            "fraction",
-            "realized FPR, at most `fpr`; the paper takes it as given",
+            "fraction", "realized FPR, at most `fpr`; the paper takes it as given"
         ),
         "tnr_mean, tnr_std": Column("fraction", "true negative rate, 1 - realized FPR"),
         "tpr_mean, tpr_std": Column(
             "fraction",
             (
                 "true positive rate, TP / members with a score; like the accuracies and the FNR, empty if the "
-                "non-members with a score cannot show this FPR"
+                "non-members cannot show this FPR"
             ),
         ),
-        "replicas": Column(
-            "count",
-            "replicas, over which means and standard deviations are taken",
-        ),
-        "left_out": Column(
-            "count",
-            "samples without a score; the largest number over replicas",
-        ),
+        **common("replicas", "left_out"),
     },
     key=("fpr",),
 )
@@ -84,31 +72,22 @@ def error_rates(
 
 THRESHOLDS_TABLE = Table(
     "thresholds.csv",
-    (
-        "Written by `lm-mia attack` with the tables of decisions. Each row is a replica and an FPR of `attack.fprs`, "
-        "for online LiRA with all references. StrongMIA Figure 25."
-    ),
+    "Each row is a replica and an FPR of `attack.fprs`, for online LiRA with all references. StrongMIA Figure 25.",
     {
-        "order_seed": Column("none", "the replica's order seed, which is its number"),
-        "fpr": Column("fraction", "requested FPR"),
+        "order_seed": Column("none", "number of the replica, its order seed"),
+        **common("fpr"),
         "threshold": Column(
             "nats",
             (
-                "the replica's threshold for scores of online LiRA, a score of a non-member; `-inf` at an FPR of 1, "
-                "and `inf` if there is none (see [Conventions](#conventions))"
+                "the replica's [threshold](#conventions): a score of a non-member, `-inf` at an FPR of 1, or `inf` if "
+                "there is none"
             ),
         ),
         "tpr": Column(
             "fraction",
-            (
-                "the replica's true positive rate at the threshold; empty if the non-members with a score cannot "
-                "show this FPR"
-            ),
+            "true positive rate at the threshold; empty if the non-members cannot show this FPR",
         ),
-        "realized_fpr": Column(
-            "fraction",
-            "the replica's false positive rate at the threshold, at most `fpr`",
-        ),
+        "realized_fpr": Column("fraction", "false positive rate at the threshold, at most `fpr`"),
     },
     key=("order_seed", "fpr"),
 )
@@ -123,59 +102,34 @@ def thresholds(
 
 FLIP_SHARES_TABLE = Table(
     "flip_shares.csv",
-    (
-        "Written by `lm-mia attack` with the tables of decisions. Each row is an FPR of `attack.fprs` and a bin of "
-        "flip rates. StrongMIA Tables 3 and 4, Figures 5, 28 and 29."
-    ),
+    "Each row is an FPR of `attack.fprs` and a bin of flip rates. StrongMIA Tables 3 and 4, Figures 5, 28 and 29.",
     {
-        "fpr": Column("fraction", "requested FPR"),
-        "bin": Column("none", "name of the bin (see [Conventions](#conventions))"),
+        **common("fpr"),
+        "bin": Column("none", "one of the five [bins](#conventions)"),
         "low, high": Column(
             "fraction",
             "range of flip rates of the bin; `low` is included, `high` only in the last bin",
         ),
-        "member_fraction": Column(
-            "fraction",
-            "fraction of all members with votes that are in the bin; empty if there are none",
+        "member_fraction, nonmember_fraction": Column(
+            "fraction", "fraction of the members, or non-members, with votes that are in the bin"
         ),
-        "nonmember_fraction": Column(
-            "fraction",
-            "fraction of all non-members with votes that are in the bin",
-        ),
-        "members": Column("count", "members in the bin"),
-        "nonmembers": Column("count", "non-members in the bin"),
-        "replicas": Column("count", "B, the number of votes on each sample"),
-        "left_out": Column(
-            "count",
-            "samples of both classes without votes, since they have no score under one of the replicas",
-        ),
+        "members, nonmembers": Column("count", "samples of the class in the bin"),
+        **common("replicas", "left_out"),
         "cutoff": Column(
-            "fraction",
-            (
-                "t, the smallest flip rate of a coin flip with B replicas; this and all following columns only in "
-                "rows of the bin `coin flip`"
-            ),
+            "fraction", "t; this and all following columns only in rows of the bin `coin flip`"
         ),
-        "member_fraction_se": Column(
+        "member_fraction_se, nonmember_fraction_se": Column(
             "fraction",
             (
-                "standard error of `member_fraction` over samples (documents, if they are split) and replicas (see "
-                "`lm_mia.stats.mean_std_error`)"
+                "standard errors over samples (documents, if they are split) and replicas "
+                "(`lm_mia.stats.mean_std_error`)"
             ),
         ),
         "member_fraction_127_low, member_fraction_127_high": Column(
-            "fraction",
-            (
-                "range of the fraction of members in the bin that 127 replicas would show (see "
-                "[Conventions](#conventions))"
-            ),
-        ),
-        "nonmember_fraction_se": Column(
-            "fraction",
-            "standard error of `nonmember_fraction`, likewise",
+            "fraction", "[range at 127 replicas](#conventions)"
         ),
         "nonmember_fraction_127_low, nonmember_fraction_127_high": Column(
-            "fraction", "range for non-members"
+            "fraction", "the same of non-members"
         ),
     },
     key=("fpr", "bin"),
@@ -200,36 +154,16 @@ def flip_shares(
 FLIP_SHARES_BY_REPLICAS_TABLE = Table(
     "flip_shares_by_replicas.csv",
     (
-        "Written by `lm-mia attack` with the tables of decisions. Each row is a number of replicas: the first 8, 16, "
-        "32, ... and all of them, at `attack.focus_fpr`. It shows how the share of coin flips falls with the number "
-        "of replicas while its range narrows."
+        "Each row is a number of replicas: the first 8, 16, 32, ... and all of them, at `attack.focus_fpr`. It shows "
+        "how the share of coin flips falls with the number of replicas while its range narrows."
     ),
     {
-        "fpr": Column("fraction", "requested FPR"),
-        "replicas": Column("count", "B, the number of replicas whose votes are counted"),
-        "cutoff": Column(
-            "fraction",
-            "t, the smallest flip rate of a coin flip with B replicas",
+        **common("fpr", "replicas", "cutoff"),
+        "member_fraction, member_fraction_se, member_fraction_127_low, member_fraction_127_high": Column(
+            "fraction", "as in `flip_shares.csv`, of the bin `coin flip`"
         ),
-        "member_fraction": Column(
-            "fraction",
-            "fraction of members with votes that are in the bin `coin flip`",
-        ),
-        "member_fraction_se": Column(
-            "fraction",
-            "its standard error over samples (documents, if they are split) and replicas",
-        ),
-        "member_fraction_127_low, member_fraction_127_high": Column(
-            "fraction",
-            "range of the fraction that 127 replicas would show (see [Conventions](#conventions))",
-        ),
-        "nonmember_fraction": Column(
-            "fraction",
-            "fraction of non-members with votes that are in the bin `coin flip`",
-        ),
-        "nonmember_fraction_se": Column("fraction", "its standard error, likewise"),
-        "nonmember_fraction_127_low, nonmember_fraction_127_high": Column(
-            "fraction", "range for non-members"
+        "nonmember_fraction, nonmember_fraction_se, nonmember_fraction_127_low, nonmember_fraction_127_high": Column(
+            "fraction", "as in `flip_shares.csv`, of the bin `coin flip`"
         ),
     },
     key=("replicas",),
@@ -258,53 +192,37 @@ def flip_shares_by_replicas(
 TRUE_POSITIVES_TABLE = Table(
     "true_positives.csv",
     (
-        "Written by `lm-mia attack` with the tables of decisions. Each row is an FPR of `attack.fprs`. Bins are made "
-        "from the votes of all replicas; true positives are counted for each replica, and means and standard "
-        "deviations are over replicas. Shares are means of each replica's ratio, as in the paper: a replica without "
-        "a true positive has a share of 0, and if no replica has any, the shares are empty. The ratios of the mean "
-        "counts are beside them. StrongMIA Tables 5 and 6, Appendix E.2.6."
+        "Each row is an FPR of `attack.fprs`. Bins are made from the votes of all replicas; true positives are counted "
+        "for each replica. Fractions are means of each replica's ratio, as in the paper: a replica without a true "
+        "positive has a fraction of 0, and if no replica has any, fractions are empty. StrongMIA Tables 5 and 6, "
+        "Appendix E.2.6."
     ),
     {
-        "fpr": Column("fraction", "requested FPR"),
+        **common("fpr"),
         "tpr_mean, tpr_std": Column("fraction", "true positives / members with votes"),
         "tp_mean, tp_std": Column(
             "count",
             (
-                "true positives among members with votes; empty, like all numbers of true positives, if no member "
-                "has votes at this FPR"
+                "true positives among members with votes; empty, like all numbers of true positives, if no member has "
+                "votes"
             ),
         ),
-        "very_unstable_tp_mean, very_unstable_tp_std": Column(
-            "count", "true positives in the bin `very unstable`"
+        "very_unstable_tp_mean, very_unstable_tp_std, coin_flip_tp_mean, coin_flip_tp_std": Column(
+            "count", "those in the bins `very unstable` and `coin flip`"
         ),
         "very_unstable_fraction_mean, very_unstable_fraction_std": Column(
-            "fraction",
-            "fraction of the replica's true positives that are in this bin",
+            "fraction", "these as fractions of the replica's true positives"
         ),
-        "coin_flip_tp_mean, coin_flip_tp_std": Column(
-            "count", "true positives in the bin `coin flip`"
-        ),
-        "coin_flip_fraction_mean, coin_flip_fraction_std": Column(
-            "fraction",
-            "fraction of the replica's true positives that are in this bin",
+        "coin_flip_fraction_mean, coin_flip_fraction_std, union_fraction_mean, union_fraction_std": Column(
+            "fraction", "likewise"
         ),
         "union_tp_mean, union_tp_std": Column(
-            "count",
-            "true positives in either bin; the standard deviation is of each replica's sum",
-        ),
-        "union_fraction_mean, union_fraction_std": Column(
-            "fraction",
-            "fraction of the replica's true positives that are in either bin",
+            "count", "those in either bin; the standard deviation is of each replica's sum"
         ),
         "very_unstable_ratio_of_means, coin_flip_ratio_of_means, union_ratio_of_means": Column(
-            "fraction",
-            "mean number of true positives in the bin, or in either, divided by the mean number of all",
+            "fraction", "their mean numbers divided by the mean number of all true positives"
         ),
-        "replicas": Column(
-            "count",
-            "replicas, over which means and standard deviations are taken",
-        ),
-        "left_out": Column("count", "samples without votes, of both classes"),
+        **common("replicas", "left_out"),
     },
     key=("fpr",),
 )
@@ -326,20 +244,13 @@ def true_positives(
 REPLICA_TRUE_POSITIVES_TABLE = Table(
     "replica_true_positives.csv",
     (
-        "Written by `lm-mia attack` with the tables of decisions. Each row is a replica and an FPR of `attack.fprs`; "
-        "`true_positives.csv` has the means over replicas. StrongMIA Appendix E.2.6."
+        "Each row is a replica and an FPR of `attack.fprs`; `true_positives.csv` has the means over replicas. "
+        "StrongMIA Appendix E.2.6."
     ),
     {
-        "order_seed": Column("none", "the replica"),
-        "fpr": Column("fraction", "requested FPR"),
-        "tp": Column(
-            "count",
-            "true positives among members with votes; empty, like the other two, without votes at this FPR",
-        ),
-        "very_unstable_tp, coin_flip_tp": Column(
-            "count",
-            "those in the bins `very unstable` and `coin flip`; bins are made from the votes of all replicas",
-        ),
+        "order_seed": Column("none", "number of the replica"),
+        **common("fpr"),
+        "tp, very_unstable_tp, coin_flip_tp": Column("count", "as in `true_positives.csv`"),
     },
     key=("order_seed", "fpr"),
 )
@@ -364,20 +275,17 @@ def replica_true_positives(
 COIN_FREE_ROC_TABLE = Table(
     "coin_free_roc.csv",
     (
-        "Written by `lm-mia attack` with the tables of decisions. Each row is a point of the mean ROC curve of "
-        "online LiRA with all references, at the rates of `roc.csv`. StrongMIA Eq. 24, Figure 30."
+        "Each row is a point of the mean ROC curve of online LiRA with all references, at the rates of `roc.csv`. "
+        "StrongMIA Eq. 24, Figure 30."
     ),
     {
-        "fpr": Column("fraction", "requested FPR"),
-        "tpr_mean": Column(
-            "fraction",
-            "true positive rate, mean over replicas, among members with votes",
-        ),
+        **common("fpr"),
+        "tpr_mean": Column("fraction", "true positive rate among members with votes"),
         "tpr_coin_free": Column(
             "fraction",
             (
-                "the same without the true positives whose decisions are coin flips at this FPR; the members that "
-                "are removed differ from rate to rate, so this is not the curve of a threshold rule, and it may fall"
+                "the same without the true positives whose decisions are coin flips at this FPR; the members that are "
+                "removed differ from rate to rate, so this is not the curve of a threshold rule, and it may fall"
             ),
         ),
         "tpr_unstable_free": Column(
@@ -406,9 +314,8 @@ def coin_free_roc(
 PARTIAL_AUC_TABLE = Table(
     "partial_auc.csv",
     (
-        "Written by `lm-mia attack` with the tables of decisions. Each row is a range of FPRs (`attack.band`, then 0 "
-        "to 1) and a curve of `coin_free_roc.csv`, whose points are connected by straight lines. StrongMIA Appendix "
-        "E.2.6."
+        "Each row is a range of FPRs (`attack.band`, then 0 to 1) and a curve of `coin_free_roc.csv`, whose points are "
+        "connected by straight lines. StrongMIA Appendix E.2.6."
     ),
     {
         "low, high": Column("fraction", "ends a and b of the range of FPRs"),
@@ -593,29 +500,23 @@ def _replica_counts(replicas: int) -> list[int]:
 
 SAMPLES_TABLE = Table(
     "samples.parquet",
-    (
-        "Written by `lm-mia attack` with the tables of decisions. Each row is a sample of the population, in the "
-        "order of ids; scores are those of online LiRA with all references. StrongMIA Figures 6, 26, 27 and 31."
-    ),
+    "Each row is a sample; scores are those of online LiRA with all references. StrongMIA Figures 6, 26, 27 and 31.",
     {
-        "id": Column("none", "number of the sample in the population, from 0"),
-        "member": Column("none", "whether the replicas were trained on it"),
-        "tokens, unk": Column(
-            "count",
-            "as in [the sample table](#the-sample-table-populationshash)",
-        ),
-        "zlib_bytes": Column("bytes", "as in the sample table"),
-        "tfidf": Column("none", "as in the sample table"),
-        "prefix_group": Column("none", "as in the sample table"),
-        "document, piece": Column(
-            "none",
-            "as in the sample table; only if `corpus.split_documents` is set",
+        **common(
+            "id",
+            "member",
+            "tokens",
+            "unk",
+            "zlib_bytes",
+            "tfidf",
+            "prefix_group",
+            "document",
+            "piece",
         ),
         "score": Column("nats", "score under the first replica"),
-        "mean_score": Column("nats", "mean score over replicas"),
+        "mean_score": Column("nats", "mean score"),
         "mean_posterior": Column(
-            "fraction",
-            "mean over replicas of the posterior of the score; not the posterior of `mean_score`",
+            "fraction", "mean posterior of the score; not the posterior of `mean_score`"
         ),
         "separation": Column(
             "standard deviations",
@@ -627,23 +528,20 @@ SAMPLES_TABLE = Table(
         "votes_FPR": Column(
             "count",
             (
-                'B1, the number of replicas that decide "member"; null if the sample has no score under one of the '
-                "replicas"
+                'B1, the number of replicas that decide "member"; null, like the next two, if the sample has no score '
+                "under one of the replicas"
             ),
         ),
-        "flip_rate_FPR": Column("fraction", "flip rate; NaN where votes are null"),
+        "flip_rate_FPR": Column("fraction", "flip rate"),
         "p_value_FPR": Column(
             "fraction",
-            (
-                "two-sided equal-tail p-value of the votes if they were fair coins, at most 1 (StrongMIA Eq. 22); "
-                "NaN where votes are null"
-            ),
+            "two-sided equal-tail p-value of the votes if they were fair coins, at most 1 (StrongMIA Eq. 22)",
         ),
         "distance_FPR": Column(
             "fraction",
             (
-                "mean over replicas of the absolute difference between the sample's posterior and the posterior of "
-                "the replica's threshold (Appendix E.2.5); a threshold of `-inf` has posterior 0"
+                "mean absolute difference between the sample's posterior and that of the replica's threshold (Appendix "
+                "E.2.5); a threshold of `-inf` has posterior 0"
             ),
         ),
     },
@@ -718,33 +616,27 @@ def _sample_rows(
 FLIP_CURVES_TABLE = Table(
     "flip_curves.csv",
     (
-        "Written by `lm-mia attack` with the tables of decisions. Each row is a bin of samples of one class, at an "
-        "FPR of `attack.fprs`: samples are sorted by their distance to the threshold or by their posterior and "
-        "divided into 50 bins of equal size. Equal values stay in one bin, so there may be fewer bins, of different "
-        "sizes. StrongMIA Figures 26 and 27."
+        "Each row is a bin of samples of one class, at an FPR of `attack.fprs`: samples are sorted by their distance "
+        "to the threshold or by their posterior and divided into 50 bins of equal size. Equal values stay in one bin, "
+        "so there may be fewer bins, of different sizes. StrongMIA Figures 26 and 27."
     ),
     {
-        "fpr": Column("fraction", "requested FPR"),
+        **common("fpr"),
         "binned_by": Column(
             "none",
             (
-                "the quantity by which samples are sorted and binned: `distance` (`distance_FPR` of "
-                "`samples.parquet`) or `posterior` (`mean_posterior`)"
+                "the quantity by which samples are sorted and binned: `distance` (`distance_FPR` of `samples.parquet`) "
+                "or `posterior` (`mean_posterior`)"
             ),
         ),
-        "class": Column("none", "`members` or `nonmembers`"),
-        "x_mean": Column(
-            "fraction",
-            "mean distance or posterior of the samples in the bin",
-        ),
+        **common("class"),
+        "x_mean": Column("fraction", "mean distance or posterior of the samples in the bin"),
         "flip_rate_mean": Column(
-            "fraction",
-            "mean flip rate (`flip_rate_FPR`) of the samples in the bin",
+            "fraction", "mean flip rate (`flip_rate_FPR`) of the samples in the bin"
         ),
         "samples": Column("count", "number of samples in the bin"),
         "left_out": Column(
-            "count",
-            "samples of the class without a flip rate or distance, which are in no bin",
+            "count", "samples of the class without a flip rate or distance, which are in no bin"
         ),
     },
     key=("fpr", "binned_by", "class", "x_mean"),
@@ -802,9 +694,8 @@ def flip_curves(
 ARCHETYPES_TABLE = Table(
     "archetypes.csv",
     (
-        "Written by `lm-mia attack` with the tables of decisions. Each row is one of four kinds of samples, each "
-        "defined by a rule, with the first sample, in order of ids, that satisfies the rule. If there is none, the "
-        "columns of the sample are empty. StrongMIA Figure 22."
+        "Each row is one of four kinds of samples, each defined by a rule, with the first sample, in order of ids, "
+        "that satisfies the rule. If there is none, the columns of the sample are empty. StrongMIA Figure 22."
     ),
     {
         "kind": Column(
@@ -819,18 +710,13 @@ ARCHETYPES_TABLE = Table(
             ),
         ),
         "candidates": Column("count", "samples that satisfy the rule"),
-        "fpr": Column(
-            "fraction",
-            "`attack.focus_fpr`, at which votes and flip rates are taken",
-        ),
-        "id": Column("none", "the sample"),
-        "member": Column("none", "whether the replicas were trained on it"),
-        "votes": Column("count", "its `votes_FPR` at this FPR"),
-        "flip_rate": Column("fraction", "its `flip_rate_FPR` at this FPR"),
+        "fpr": Column("fraction", "`attack.focus_fpr`, at which votes and flip rates are taken"),
+        **common("id", "member"),
+        "votes": Column("count", "its `votes_FPR` of `samples.parquet`"),
+        "flip_rate": Column("fraction", "its `flip_rate_FPR`"),
         "separation": Column("standard deviations", "its `separation`"),
         "text_preview": Column(
-            "none",
-            "the first 240 characters of its text, decoded from its tokens",
+            "none", "the first 240 characters of its text, decoded from its tokens"
         ),
     },
     key=("kind",),

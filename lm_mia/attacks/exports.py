@@ -41,7 +41,7 @@ from lm_mia.attacks import (
     targets,
     user_code,
 )
-from lm_mia.attacks.declarations import Column, Table, column_mismatches
+from lm_mia.attacks.declarations import Column, Table, column_mismatches, common
 from lm_mia.attacks.experiment import Content, RecipeView, TokenSettings, silent
 from lm_mia.attacks.headline import effective_attack
 from lm_mia.attacks.pieces import open_pieces, target_models
@@ -110,27 +110,23 @@ REFERENCE_TARGETS, REPLICA_WARNINGS = map(replica_set, ("reference_targets", "re
 EXTRACTION_TABLE = Table(
     "extraction.csv",
     (
-        "Written by `lm-mia extract` (and `lm-mia run`), if `extract.samples` is above 0. Each row is one of the "
-        "`extract.samples` samples, in descending order of their scores (ties: lowest id first). `extract.choose` "
-        "says which: those with the highest scores, among those with a score and enough tokens, or (`random`) a "
-        "uniform draw of members and an equally large one of non-members, without replacement, from all samples with "
-        "enough tokens. The first replica is prompted with the first `extract.prefix_tokens` tokens of the sample; "
-        "the next `extract.suffix_tokens` tokens are the *suffix*. SCHEME is `greedy` (always the most likely "
-        "token), `sampled` (temperature 1, all tokens) or `chosen` (`extract.temperature`, `top_k` and `top_p`). "
+        "Each row is one of the `extract.samples` samples, in descending order of their scores (ties: lowest id "
+        "first). `extract.choose` says which: those with the highest scores, among those with a score and enough "
+        "tokens, or (`random`) a uniform draw of members and an equally large one of non-members, without replacement, "
+        "from all samples with enough tokens. The first replica is prompted with the first `extract.prefix_tokens` "
+        "tokens of the sample; the next `extract.suffix_tokens` tokens are the *suffix*. SCHEME is each `scheme`. "
         "StrongMIA Figure 7, PrivacyGuard Table 4.\n"
         "\n"
         "Greedy decoding generates one text, and the other schemes `extract.generations`; if that is 0, the latter "
         "have only the column `log_p_SCHEME`. If there are several texts, values are the largest over these. *Texts* "
         "are decoded from the tokens, in lower case, without ASCII punctuation "
-        "([`clean_text`](reference/stats.md#lm_mia.stats.clean_text)); where nothing remains of the suffix, values "
-        "are empty."
+        "([`clean_text`](reference/stats.md#lm_mia.stats.clean_text)); where nothing remains of the suffix, values are "
+        "empty."
     ),
     {
-        "id": Column("none", "the sample"),
-        "member": Column("none", "whether the first replica was trained on it"),
+        **common("id", "member"),
         "score": Column(
-            "nats",
-            "its `score` of `samples.parquet`; may be empty for random samples",
+            "nats", "its `score` of `samples.parquet`; may be empty for random samples"
         ),
         "in_prompt": Column(
             "none",
@@ -144,23 +140,20 @@ EXTRACTION_TABLE = Table(
             ),
         ),
         "exact_SCHEME": Column(
-            "none",
-            "1 if a generated text begins with the suffix, token by token, else 0",
+            "none", "1 if a generated text begins with the suffix, token by token, else 0"
         ),
         "contained_SCHEME": Column(
-            "none",
-            "1 if a generated text contains the tokens of the suffix anywhere, else 0",
+            "none", "1 if a generated text contains the tokens of the suffix anywhere, else 0"
         ),
         "overlap_SCHEME": Column(
             "fraction",
             (
-                "length of the longest common subsequence of the tokens of the suffix and of a generated text, "
-                "divided by the suffix's length; it grows with the length of the text, `extract.written_tokens`"
+                "length of the longest common subsequence of the tokens of the suffix and of a generated text, divided "
+                "by the suffix's length; it grows with the length of the text, `extract.written_tokens`"
             ),
         ),
         "included_SCHEME": Column(
-            "none",
-            "1 if a generated text contains the text of the suffix, else 0",
+            "none", "1 if a generated text contains the text of the suffix, else 0"
         ),
         "substring_SCHEME": Column(
             "fraction",
@@ -184,12 +177,10 @@ EXTRACTION_TABLE = Table(
             ),
         ),
         "reference_log_p_SCHEME": Column(
-            "nats",
-            "`log_p_SCHEME` of the first reference, given the same prefix",
+            "nats", "`log_p_SCHEME` of the first reference, given the same prefix"
         ),
         "reference_exact_SCHEME, reference_contained_SCHEME, reference_included_SCHEME": Column(
-            "none",
-            "the same measures for texts that the first reference generates",
+            "none", "the same measures for texts that the first reference generates"
         ),
         "reference_overlap_SCHEME, reference_substring_SCHEME, reference_edit_SCHEME": Column(
             "fraction", "the same"
@@ -202,14 +193,13 @@ EXTRACTION_TABLE = Table(
 EXTRACTION_CURVES_TABLE = Table(
     "extraction_curves.csv",
     (
-        "Written by `lm-mia extract` with `extraction.csv`. Each row is a scheme, a class of the samples of "
-        "`extraction.csv`, a number of queries (1, 10, ..., 10^18) and a probability (0.1, 0.5, 0.9, 0.99, 0.999). A "
-        "class without samples has no rows. Definition: (n, p)-discoverable extraction, Hayes et al. 2025, "
-        "*Measuring memorization in language models via probabilistic extraction*."
+        "Each row is a scheme, a class of the samples of `extraction.csv`, a number of queries (1, 10, ..., 10^18) and "
+        "a probability (0.1, 0.5, 0.9, 0.99, 0.999). A class without samples has no rows. Definition: (n, "
+        "p)-discoverable extraction, Hayes et al. 2025, *Measuring memorization in language models via probabilistic "
+        "extraction*."
     ),
     {
-        "scheme": Column("none", "`greedy`, `sampled` or `chosen`"),
-        "class": Column("none", "`members` or `nonmembers`"),
+        **common("scheme", "class"),
         "queries": Column("count", "n, independent queries"),
         "probability": Column("fraction", "p"),
         "share": Column(
@@ -220,8 +210,7 @@ EXTRACTION_CURVES_TABLE = Table(
             ),
         ),
         "left_out": Column(
-            "count",
-            "samples of the class without a log p_z, which the share leaves out",
+            "count", "samples of the class without a log p_z, which the share leaves out"
         ),
     },
     key=("scheme", "class", "probability", "queries"),
@@ -231,38 +220,24 @@ EXTRACTION_CURVES_TABLE = Table(
 EXTRACTION_RATES_TABLE = Table(
     "extraction_rates.csv",
     (
-        "Written by `lm-mia extract` with `extraction.csv`. Each row is a scheme and a class of the samples of "
-        '`extraction.csv`, without the samples that can be "extracted" without any memory of the training data: '
-        "those whose suffix has a text that is also in the prefix (`in_prompt`), or no text at all. Shares that need "
-        "generated texts are empty if there are none. Columns that end in `_low` and `_high` are exact "
-        "(Clopper-Pearson) 95% intervals for the share among all samples of the class that have enough tokens. They "
-        "are valid only if the samples are a random draw, and empty unless `extract.choose=random`. PrivacyGuard "
-        "Table 4."
+        "Each row is a scheme and a class of the samples of `extraction.csv`, without the samples that can be "
+        '"extracted" without any memory of the training data: those whose suffix has a text that is also in the prefix '
+        "(`in_prompt`), or no text at all. Shares that need generated texts are empty if there are none. Intervals are "
+        "exact (Clopper-Pearson), for the share among all samples of the class that have enough tokens. They are valid "
+        "only if the samples are a random draw, and empty unless `extract.choose=random`. PrivacyGuard Table 4."
     ),
     {
-        "scheme": Column("none", "`greedy`, `sampled` or `chosen`"),
-        "class": Column("none", "`members` or `nonmembers` of the first replica"),
+        **common("scheme", "class"),
         "samples": Column("count", "samples that the shares are of"),
         "left_out": Column("count", "samples of the class that the shares leave out"),
-        "inclusion": Column("fraction", "samples with `included_SCHEME` = 1"),
-        "overlap_above_0.8": Column("fraction", "samples with `overlap_SCHEME` > 0.8"),
-        "p_above_0.5": Column(
-            "fraction",
-            "samples whose suffix has a probability (exp of `log_p_SCHEME`) above 0.5",
+        "inclusion, inclusion_low, inclusion_high": Column(
+            "fraction", "samples with `included_SCHEME` = 1"
         ),
-        "p_above_0.01": Column(
-            "fraction",
-            "samples whose suffix has a probability above 0.01",
+        "overlap_above_0.8, overlap_above_0.8_low, overlap_above_0.8_high": Column(
+            "fraction", "samples with `overlap_SCHEME` > 0.8"
         ),
-        "inclusion_low, inclusion_high": Column("fraction", "ends of the interval of `inclusion`"),
-        "overlap_above_0.8_low, overlap_above_0.8_high": Column(
-            "fraction", "ends of the interval of `overlap_above_0.8`"
-        ),
-        "p_above_0.5_low, p_above_0.5_high": Column(
-            "fraction", "ends of the interval of `p_above_0.5`"
-        ),
-        "p_above_0.01_low, p_above_0.01_high": Column(
-            "fraction", "ends of the interval of `p_above_0.01`"
+        "p_above_0.5, p_above_0.5_low, p_above_0.5_high, p_above_0.01, p_above_0.01_low, p_above_0.01_high": Column(
+            "fraction", "samples whose suffix has a probability (exp of `log_p_SCHEME`) above this"
         ),
     },
     key=("scheme", "class"),
@@ -272,32 +247,27 @@ EXTRACTION_RATES_TABLE = Table(
 EXTRACTION_REFERENCE_TABLE = Table(
     "extraction_reference.csv",
     (
-        "Written by `lm-mia extract` with `extract.reference`: how many samples are extracted from the first "
-        "replica, from the first reference, from both or from neither. Each row is a scheme, a criterion and a pair "
-        "of memberships that occurs. Both models were trained in the same way on random halves of the population, so "
-        "that samples that only the replica was trained on, and that are extracted from it alone, show the effect of "
-        "training on a sample; samples that neither was trained on show the effect of chance."
+        "With `extract.reference`: how many samples are extracted from the first replica, from the first reference, "
+        "from both or from neither. Each row is a scheme, a criterion and a pair of memberships that occurs. Both "
+        "models were trained in the same way on random halves of the population, so that samples that only the replica "
+        "was trained on, and that are extracted from it alone, show the effect of training on a sample; samples that "
+        "neither was trained on show the effect of chance."
     ),
     {
-        "scheme": Column("none", "`greedy`, `sampled` or `chosen`"),
+        **common("scheme"),
         "criterion": Column(
-            "none",
-            "name of a share of `extraction_rates.csv`, such as `inclusion`",
+            "none", "name of a share of `extraction_rates.csv`, such as `inclusion`"
         ),
-        "in_target": Column(
+        "in_target, in_reference": Column(
             "none",
-            "whether the first replica was trained on the samples",
+            "whether the first replica, and the first reference, were trained on the samples",
         ),
-        "in_reference": Column("none", "whether the first reference was trained on them"),
         "samples": Column("count", "samples of the row"),
-        "left_out": Column(
+        "left_out": Column("count", "samples that are left out, as in `extraction_rates.csv`"),
+        "both, target_only, reference_only, neither": Column(
             "count",
-            "samples with these memberships that are left out, as in `extraction_rates.csv`",
+            "samples extracted from both models, from the replica only, from the reference only, and from neither",
         ),
-        "both": Column("count", "samples extracted from both models"),
-        "target_only": Column("count", "samples extracted from the replica only"),
-        "reference_only": Column("count", "samples extracted from the reference only"),
-        "neither": Column("count", "samples extracted from neither"),
     },
     key=("scheme", "samples", "criterion"),
 )
@@ -305,7 +275,7 @@ EXTRACTION_REFERENCE_TABLE = Table(
 
 EXTRACTION_JSON_TABLE = Table(
     "extraction.json",
-    "Written by `lm-mia extract` with the tables of extraction, which it describes.",
+    "Describes the tables of extraction.",
     {
         "model": Column("none", "name of the replica that was queried"),
         "reference": Column(
@@ -415,41 +385,34 @@ def attack_flips_csv(view: RecipeView) -> pd.DataFrame:
 
 FLIPS_JSON_TABLE = Table(
     "flips.json",
-    "Written by `lm-mia attack` with the tables of decisions, which it describes.",
+    "Describes the tables of decisions.",
     {
         "config": Column("none", "all settings `attack.*` (see `lm-mia fields`)"),
-        "reference_models": Column("none", "names of the references that were used"),
-        "replica_models": Column("none", "names of the replicas that were attacked"),
-        "design": Column(
-            "none",
-            "how the training subsets were drawn, `train.subset`",
+        "reference_models, replica_models": Column(
+            "none", "names of the references and of the replicas"
         ),
-        "recipe": Column("none", "name of the recipe's folder"),
+        "design": Column("none", "how the training subsets were drawn, `train.subset`"),
+        **common("recipe"),
         "attack": Column(
             "none",
             "the attack whose decisions are analyzed: `lira_online`, or without references `attack.headline`",
         ),
         "first_target": Column("none", "name of the first replica"),
-        "references": Column(
-            "count",
-            "references that were used; fewer than requested if some are missing",
-        ),
-        "replicas": Column(
-            "count",
-            "B, replicas that were attacked; fewer than requested if some are missing",
+        "references, replicas": Column(
+            "count", "numbers of models that were used; fewer than requested if some are missing"
         ),
         "k_low": Column(
             "count",
             "smallest number of votes that is a coin flip; 0 if there are too few replicas for the test",
         ),
-        "cutoff": Column("fraction", "smallest flip rate of a coin flip"),
+        **common("cutoff"),
         "max_flip_rate": Column("fraction", "the largest possible flip rate of B replicas"),
-        "left_out": Column("count", "samples without votes"),
+        **common("left_out"),
         "warnings": Column(
             "none",
             (
-                "sentences about targets whose membership may depend on a property of the samples; printed by "
-                "`lm-mia attack` and shown on the page"
+                "sentences about targets whose membership may depend on a property of the samples; printed by `lm-mia "
+                "attack` and shown on the page"
             ),
         ),
     },
@@ -496,25 +459,20 @@ def intervals_csv(view: RecipeView) -> pd.DataFrame:
 MEMBERSHIP_SCORES_TABLE = Table(
     "membership_scores.parquet",
     (
-        "Written by `lm-mia attack` with the tables of decisions, or for recipes without replicas with the tables of "
-        "targets. Each row is a sample of the population, in the order of ids, with its scores from each attack of "
-        "`attack.attacks` with all references. If the attacks have more than 2^28 scores in all (attacks x targets x "
-        "samples; 1 GiB), the table has only the scores under the first target, and the mean over targets. In the "
-        "names of the columns, ATTACK is the name of an attack, and TARGET that of a replica, or of a target with a "
-        "training subset of its own in recipes without replicas, or `mean`."
+        "Written with the tables of decisions, or for recipes without replicas with the tables of targets. Each row is "
+        "a sample, with its scores from each attack of `attack.attacks` with all references. If the attacks have more "
+        "than 2^28 scores in all (attacks x targets x samples; 1 GiB), the table has only the scores under the first "
+        "target, and the mean over targets. ATTACK is the name of an attack, and TARGET that of a replica (without "
+        "replicas, of a target with a training subset of its own) or `mean`."
     ),
     {
-        "id": Column("none", "the sample"),
-        "member": Column("none", "whether the replicas were trained on it"),
-        "member/TARGET": Column(
-            "none",
-            "instead of `member` in recipes without replicas: whether this target was trained on it",
-        ),
+        **common("id", "member"),
+        "member/TARGET": Column("none", "instead of `member` in recipes without replicas"),
         "ATTACK/TARGET": Column(
             "none",
             (
-                "score as float32, in the unit of the attack (see [Conventions](#conventions)); NaN if there is "
-                "none, or for `mean` if one of them is missing; infinite beyond the range of float32"
+                "score as float32, in the [unit of the attack](#conventions); of `mean`, empty if one is missing; "
+                "infinite beyond the range of float32"
             ),
         ),
     },
@@ -554,18 +512,9 @@ def _membership_scores(
 
 MEMBERSHIP_SCORES_JSON_TABLE = Table(
     "membership_scores.json",
-    (
-        "Written by `lm-mia attack` if targets are attacked but no replicas; with replicas, `flips.json` has the "
-        "warnings."
-    ),
+    "Written if targets are attacked but no replicas; with replicas, `flips.json` has the warnings.",
     {
-        "warnings": Column(
-            "none",
-            (
-                "sentences about targets whose membership may depend on a property of the samples; printed by "
-                "`lm-mia attack` and shown on the page"
-            ),
-        ),
+        "warnings": Column("none", "as in `flips.json`"),
     },
 )
 
@@ -584,30 +533,18 @@ def membership_scores_json(view: RecipeView) -> dict[str, Any]:
 TARGETS_TABLE = Table(
     "targets.csv",
     (
-        "Written by every `lm-mia attack`, from the results in `pieces/`. Each row is an attack and a target. It "
-        "lists the attacks of `attacks.csv` on each replica, the attacks that the figures of the command need, and, "
-        "for recipes with `attack.targets`, online LiRA with all references that are not targets. It is replaced "
-        "when the command ends, and no command reads it."
+        "Each row is an attack and a target. It lists the attacks of `attacks.csv` on each replica, the attacks that "
+        "the figures of the command need, and, for recipes with `attack.targets`, online LiRA with all references that "
+        "are not targets."
     ),
     {
-        "attack_id": Column(
-            "none",
-            (
-                "identifies the attack: its name, number of references, and 8 digits of a hash of everything that "
-                "determines it"
-            ),
-        ),
-        "attack": Column("none", "name of the attack"),
-        "references": Column("count", "references used; 0 for attacks without references"),
-        "reference_models": Column(
-            "none",
-            "numbers of these references, as ranges: `0-2 5 7-8`; empty without references",
-        ),
+        **common("attack_id", "attack", "references"),
+        "reference_models": Column("none", "numbers of the references, as ranges: `0-2 5 7-8`"),
         "in_and_out_among": Column(
             "none",
             (
-                "in studies of the number of references, two references: only samples that one of them was trained "
-                "on, and the other was not, have a score; empty otherwise"
+                "in studies of the number of references, two references: only samples that one of them was trained on, "
+                "and the other was not, have a score"
             ),
         ),
         "observed": Column(
@@ -615,27 +552,10 @@ TARGETS_TABLE = Table(
             "what the attacker observes of each sample: `loss`, or `target_logit` (StrongMIA Figure 8)",
         ),
         "step": Column("steps", "training step at which all models were scored"),
-        "rmia_samples": Column(
-            "count",
-            "comparison samples of RMIA; empty for other attacks",
-        ),
-        "rmia_gamma": Column("none", "gamma of RMIA; empty for other attacks"),
-        "rmia_a": Column(
-            "none",
-            "parameter a of offline RMIA; empty for other attacks",
-        ),
-        "rmia_a_is_tuned": Column(
-            "none",
-            "whether this value was tuned on the references; empty for other attacks",
-        ),
-        "target": Column("none", "name of the model that is attacked"),
-        "auc": Column(
-            "fraction",
-            "area under the ROC curve; empty if a class has no score",
-        ),
-        "members": Column("count", "members of the target with a score"),
-        "nonmembers": Column("count", "non-members of the target with a score"),
-        "left_out": Column("count", "samples without a score"),
+        "rmia_samples": Column("count", "comparison samples of RMIA"),
+        "rmia_gamma, rmia_a": Column("none", "gamma of RMIA, and the parameter a of offline RMIA"),
+        "rmia_a_is_tuned": Column("none", "whether a was tuned on the references"),
+        **common("target", "auc", "members", "nonmembers", "left_out"),
     },
     key=("attack_id", "target"),
 )
@@ -643,20 +563,22 @@ TARGETS_TABLE = Table(
 
 TARGET_ROC_TABLE = Table(
     "target_roc.parquet",
-    "Written by `lm-mia attack` with `targets.csv`. Each row is a row of `targets.csv` and an FPR.",
+    "Written with `targets.csv`. Each row is a row of `targets.csv` and an FPR.",
     {
-        "attack_id": Column("none", "as in `targets.csv`"),
-        "target": Column("none", "as in `targets.csv`"),
+        **common("attack_id", "target"),
         "on_curve": Column(
             "none",
-            "false: the FPR is one of `attack.fprs`; true: it is a point of the ROC curve, at the rates of `roc.csv`",
+            (
+                "false: the FPR is one of `attack.fprs`; true: it is a point of the ROC curve, at the rates of "
+                "`roc.csv`"
+            ),
         ),
-        "fpr": Column("fraction", "requested FPR"),
+        **common("fpr"),
         "tpr": Column(
             "fraction",
             (
-                "true positive rate at the threshold of this FPR, or at the vertex of the ROC curve if `on_curve` is "
-                "true; NaN if a class has no score, or if the non-members with a score cannot show this FPR"
+                "true positive rate at the threshold or, if `on_curve` is true, at the vertex of the ROC curve; empty "
+                "if a class has no score, or if the non-members cannot show this FPR"
             ),
         ),
     },
@@ -667,31 +589,15 @@ TARGET_ROC_TABLE = Table(
 TARGET_JACKKNIFE_TABLE = Table(
     "target_jackknife.parquet",
     (
-        "Written by `lm-mia attack` with `targets.csv`, for the attacks from which intervals of claims are computed. "
-        "Each row is a row of `targets.csv`, with all references or a part of them, on all samples or half of them. "
-        "References are divided into 8 groups of pairs. With 16 references or more, a part is half of the groups; "
-        "with fewer, it is a set of references of one group, if each group has as many. Samples are divided into 8 "
-        "groups by their number or, if `corpus.split_documents` is set, by that of their document; a half consists "
-        "of 4 groups. The TPRs are at thresholds that are calibrated on the half."
+        "Written with `targets.csv`, for the attacks from which intervals of claims are computed. Each row is a row of "
+        "`targets.csv`, with all references or a part of them, on all samples or half of them. References are divided "
+        "into 8 groups of pairs. With 16 references or more, a part is half of the groups; with fewer, it is a set of "
+        "references of one group, if each group has as many. Samples are divided into 8 groups by their number or, if "
+        "`corpus.split_documents` is set, by that of their document; a half consists of 4 groups. The TPRs are at "
+        "thresholds that are calibrated on the half."
     ),
     {
-        "attack_id": Column("none", "as in `targets.csv`"),
-        "target": Column("none", "as in `targets.csv`"),
-        "half": Column(
-            "none",
-            "0: all samples; 1 to 14: half of them, as `stats.HALVES_HxG`; halves 2i - 1 and 2i are complements",
-        ),
-        "auc": Column(
-            "fraction",
-            "area under the ROC curve; NaN if a class has no score",
-        ),
-        "tpr_at_FPR": Column(
-            "fraction",
-            (
-                "true positive rate at the threshold of this FPR; NaN if a class has no score, or if the non-members "
-                "of the half cannot show this FPR"
-            ),
-        ),
+        **common("attack_id", "target", "half", "auc", "tpr_at_FPR"),
         "part": Column(
             "none",
             "0: all references; above 0: a part of them. Halves of the references 2i - 1 and 2i are complements",
@@ -704,49 +610,40 @@ TARGET_JACKKNIFE_TABLE = Table(
 TARGET_EPSILONS_TABLE = Table(
     "target_epsilons.parquet",
     (
-        "Written by `lm-mia attack` with `targets.csv`, for the attacks whose epsilon a figure shows (PrivacyGuard's "
-        "Tables 2 and 3). Each row is a row of `targets.csv` with all samples or with half of them, as in "
-        "`target_jackknife.parquet`. Epsilons are at `attack.delta`. Estimates of epsilon are not bounds. Each bound "
-        "is valid with a confidence of 1 - `attack.alpha` on its own, for training sets that differ by replacing a "
-        "sample: members and non-members are paired at random, and the attack guesses that the one with the larger "
-        "score is the member."
+        "Written with `targets.csv`, for the attacks whose epsilon a figure shows (PrivacyGuard's Tables 2 and 3). "
+        "Each row is a row of `targets.csv` with all samples or with half of them, as in `target_jackknife.parquet`. "
+        "Epsilons are at `attack.delta`. Estimates of epsilon are not bounds. Each bound is valid with a confidence of "
+        "1 - `attack.alpha` on its own, for training sets that differ by replacing a sample: members and non-members "
+        "are paired at random, and the attack guesses that the one with the larger score is the member."
     ),
     {
-        "attack_id": Column("none", "as in `targets.csv`"),
-        "target": Column("none", "as in `targets.csv`"),
-        "half": Column(
-            "none",
-            "0: all samples; 1 to 14: half of them, as `stats.HALVES_HxG`",
-        ),
+        **common("attack_id", "target", "half"),
         "epsilon_at_tpr_0.01, epsilon_at_tpr_0.1": Column(
             "none",
             (
-                "ln((TPR - delta) / FPR) at the highest threshold with at least this TPR; at most the logarithm of "
-                "the number of members, which is its value without false positives; NaN if a class has no score"
+                "ln((TPR - delta) / FPR) at the highest threshold with at least this TPR; at most the logarithm of the "
+                "number of members, its value without false positives; empty if a class has no score"
             ),
         ),
         "balanced_accuracy": Column(
             "fraction",
-            "largest mean of TPR and TNR over all thresholds; NaN if a class has no score",
+            "largest mean of TPR and TNR over all thresholds; empty if a class has no score",
         ),
         "bound_canaries": Column(
             "count",
             (
-                "pairs; this and the following columns are NaN on halves of the samples and for attacks with a part "
-                "of the references"
+                "pairs; this and the following columns are empty on halves of the samples and with a part of the "
+                "references"
             ),
         ),
-        "bound_guesses": Column("count", "number of guesses that gave the bound"),
-        "bound_correct": Column("count", "number of these guesses that were correct"),
+        "bound_guesses, bound_correct": Column(
+            "count", "number of guesses that gave the bound, and how many were correct"
+        ),
         "bound_epsilon": Column("none", "one-run bound on epsilon"),
         "bound_epsilon_if_gaussian": Column(
-            "none",
-            "the same for a Gaussian mechanism; not a bound for other mechanisms",
+            "none", "the same for a Gaussian mechanism; not a bound for other mechanisms"
         ),
-        "bound_mu": Column(
-            "none",
-            "one-run bound on mu of Gaussian differential privacy",
-        ),
+        "bound_mu": Column("none", "one-run bound on mu of Gaussian differential privacy"),
         "bound_ceiling": Column("none", "bound of an attack whose guesses are all correct"),
         "part": Column("none", "as in `target_jackknife.parquet`"),
     },

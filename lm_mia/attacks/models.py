@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from lm_mia import stats
-from lm_mia.attacks.declarations import Column, Table
+from lm_mia.attacks.declarations import Column, Table, common
 from lm_mia.attacks.spec import PresentModels
 from lm_mia.attacks.table_sets import Facts, TableSet, Write
 from lm_mia.data.subsets import ModelSeeds
@@ -46,8 +46,8 @@ def model_numbers(models: Sequence[ModelSeeds]) -> PresentModels:
 MODELS_TABLE = Table(
     "models.csv",
     (
-        "Written by every `lm-mia attack`. Each row is a model that was scored at the end of training, whether it is "
-        "attacked or not: crossed models (`attack.replica_inits`), references and replicas, each by number."
+        "Each row is a model that was scored at the end of training, whether it is attacked or not: crossed models "
+        "(`attack.replica_inits`), references and replicas, each by number."
     ),
     {
         "model": Column(
@@ -98,25 +98,20 @@ def models_set(store: Store, models: Sequence[ModelSeeds]) -> TableSet:
 SAMPLE_LOSSES_TABLE = Table(
     "sample_losses.csv",
     (
-        "Written by `lm-mia attack` if a figure needs losses of single samples (Figure 32). Each row is such a "
-        "sample under a present reference; targets are included."
+        "Written if a figure needs losses of single samples (Figure 32). Each row is such a sample under a present "
+        "reference; targets are included."
     ),
     {
-        "sample": Column("none", "id of the sample"),
-        "model": Column("none", "name of the model"),
-        "role": Column("none", "role of the model, always `reference`"),
-        "member": Column("none", "whether the model was trained on the sample"),
-        "loss_nats": Column(
-            "nats per token",
-            "loss of the sample under the model, at the end of training",
-        ),
+        **common("sample", "model"),
+        "role": Column("none", "always `reference`"),
+        **common("member"),
+        "loss_nats": Column("nats per token", "loss at the end of training"),
         "mean_loss_nats": Column(
             "nats per token",
-            "mean loss over all samples of the population under the model, with equal weight per sample",
+            "mean loss of the model over all samples of the population, with equal weight",
         ),
         "mean_loss_nats_half_HALF": Column(
-            "nats per token",
-            "the same over half of the samples, as in `target_jackknife.parquet`",
+            "nats per token", "the same over a `half` of the samples"
         ),
     },
     key=("sample", "model"),
@@ -177,19 +172,15 @@ def sample_losses_set(
 ARCHETYPE_LOSSES_TABLE = Table(
     "archetype_losses.csv",
     (
-        "Written by `lm-mia attack` with the tables of decisions. Each row is a sample of `archetypes.csv` under a "
-        "reference or replica of the attack; there are no rows for kinds without a sample. StrongMIA Figure 22."
+        "Each row is a sample of `archetypes.csv` under a reference or replica of the attack; there are no rows for "
+        "kinds without a sample. StrongMIA Figure 22."
     ),
     {
         "kind": Column("none", "kind of the sample"),
-        "sample": Column("none", "id of the sample"),
-        "model": Column("none", "name of the model"),
+        **common("sample", "model"),
         "role": Column("none", "`reference` or `replica`"),
-        "member": Column("none", "whether this model was trained on the sample"),
-        "loss_nats": Column(
-            "nats per token",
-            "loss of the sample under this model, at `attack.step`",
-        ),
+        **common("member"),
+        "loss_nats": Column("nats per token", "loss, at `attack.step`"),
     },
     key=("kind", "model"),
 )

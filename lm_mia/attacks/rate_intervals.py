@@ -13,7 +13,7 @@ import pandas as pd
 
 from lm_mia import stats
 from lm_mia.attacks import privacy_bounds
-from lm_mia.attacks.declarations import Column, Table
+from lm_mia.attacks.declarations import Column, Table, common
 from lm_mia.attacks.evaluations import Scores, rates_of_halves
 
 COLUMNS = (
@@ -33,31 +33,24 @@ _NOT_COVERED: dict[Role, str] = {
 INTERVALS_TABLE = Table(
     "intervals.csv",
     (
-        "Written by `lm-mia attack` if `attack.bootstraps` is above 0. Each row is an attack with all references and "
-        "a metric, with a 95 % interval: of the first model that is attacked, of the mean over all of them, and, in "
-        "recipes with replicas, of the mean of LiRA over the references, each of which is attacked with the others. "
-        "`not_covered` says for what the interval does not account."
+        "Written if `attack.bootstraps` is above 0. Each row is an attack with all references and a metric, with a 95 "
+        "% interval: of the first model that is attacked, of the mean over all of them, and, in recipes with replicas, "
+        "of the mean of LiRA over the references, each of which is attacked with the others. `not_covered` says for "
+        "what the interval does not account."
     ),
     {
-        "attack": Column("none", "name of the attack"),
-        "role": Column(
-            "none",
-            "what the models are: `replica`, `target` or `reference`",
-        ),
-        "models": Column(
-            "count",
-            "1 for the first model, or the number of models in the mean",
-        ),
+        **common("attack"),
+        "role": Column("none", "what the models are: `replica`, `target` or `reference`"),
+        "models": Column("count", "1 for the first model, or the number of models in the mean"),
         "metric": Column(
             "none",
             (
-                "`auc`, `tpr_at_FPR` for an FPR of `attack.fprs`, or `balanced_accuracy`, the largest (TPR + 1 - "
-                "FPR) / 2 over all thresholds, which is above 0.5 even without leakage"
+                "`auc`, `tpr_at_FPR` for an FPR of `attack.fprs`, or `balanced_accuracy`, the largest (TPR + 1 - FPR) "
+                "/ 2 over all thresholds, which is above 0.5 even without leakage"
             ),
         ),
         "value": Column(
-            "fraction",
-            "the AUC, TPR or balanced accuracy, or its mean; the TPR is empty if the FPR needs more non-members",
+            "fraction", "the number; the TPR is empty if the FPR needs more non-members"
         ),
         "low, high": Column("fraction", "ends of the interval; empty if there is none"),
         "method": Column(
@@ -65,31 +58,20 @@ INTERVALS_TABLE = Table(
             (
                 "`bootstrap`: 2.5 % and 97.5 % quantiles over `attack.bootstraps` sets of samples, drawn with "
                 "replacement within each class, or sets of whole documents if `corpus.split_documents` is set; "
-                "thresholds are recalibrated in each. `exact`: `stats.tpr_interval`, for a TPR if fewer than 10 "
-                "false positives are allowed (FPR x number of non-members), or if fewer than 10 members are found or "
-                "fewer than 10 are missed, where the bootstrap would contain the true TPR far too rarely. `models "
-                "and samples`: `stats.mean_rate_interval`, for new models and new samples. Empty without an "
-                "interval: if documents are split and these samples are from fewer than 10 documents, or fewer than "
-                "50 documents have members or have non-members; and for a mean, if half of the non-members are too "
-                "few for the FPR"
+                "thresholds are recalibrated in each. `exact`: `stats.tpr_interval`, for a TPR if fewer than 10 false "
+                "positives are allowed (FPR x number of non-members), or if fewer than 10 members are found or fewer "
+                "than 10 are missed, where the bootstrap would contain the true TPR far too rarely. `models and "
+                "samples`: `stats.mean_rate_interval`, for new models and new samples. Empty without an interval: if "
+                "documents are split and these samples are from fewer than 10 documents, or fewer than 50 documents "
+                "have members or have non-members; and for a mean, if half of the non-members are too few for the FPR"
             ),
         ),
         "not_covered": Column(
             "none",
             "what would also be drawn anew if the experiment were repeated, but is not covered by the interval",
         ),
-        "true_positives": Column(
-            "count",
-            "members that are found; empty except for the TPRs of one model",
-        ),
-        "members": Column(
-            "count",
-            "members with a score under the model, or the largest number over the models",
-        ),
-        "left_out": Column(
-            "count",
-            "samples without a score, or the largest number over the models",
-        ),
+        "true_positives": Column("count", "members that are found; only for TPRs of one model"),
+        **common("members", "left_out"),
     },
     key=("role", "attack", "models", "metric"),
 )

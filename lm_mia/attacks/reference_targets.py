@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from lm_mia import config, stats
 from lm_mia.attacks import rate_intervals, score_matrix, spec
-from lm_mia.attacks.declarations import Column, Table
+from lm_mia.attacks.declarations import Column, Table, common
 from lm_mia.attacks.designs import reference_design
 from lm_mia.attacks.inputs import AttackInputs, Block
 from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
@@ -34,38 +34,23 @@ INTERVALS = "reference_intervals.csv"
 REFERENCE_TARGETS_TABLE = Table(
     "reference_targets.csv",
     (
-        "Written by `lm-mia attack` with the tables of decisions. Replicas share the training subset and the initial "
-        "weights, so they do not show how much an attack varies between models with other subsets. Each row is a "
-        "reference, which has its own subset, initial weights and batch order. It takes the place of the target and "
-        "is attacked with online LiRA and all other references (Carlini et al. 2022). References whose training "
-        "subset is that of the target, or its complement (`train.subset=balanced`), are left out, too, since the "
-        "number of references that were trained on a sample would otherwise reveal whether the target was. If every "
-        "sample is in the same number of subsets, so is a random reference of the other class, another one for each "
-        "sample."
+        "Replicas share the training subset and the initial weights, so they do not show how much an attack varies "
+        "between models with other subsets. Each row is a reference, which has its own subset, initial weights and "
+        "batch order. It is attacked with online LiRA and all other references (Carlini et al. 2022), without those "
+        "whose training subset is that of the target, or its complement (`train.subset=balanced`), since the number of "
+        "references that were trained on a sample would reveal whether the target was. If every sample is in the same "
+        "number of subsets, a random reference of the other class is left out for each sample, too."
     ),
     {
-        "target": Column("none", "name of the reference that is attacked"),
+        **common("target"),
         "references": Column(
             "count",
             (
-                "references used: all others whose subset is not that of the target or its complement; one fewer for "
-                "each sample if every sample is in the same number of subsets"
+                "all others whose subset is not that of the target or its complement; one fewer for each sample if "
+                "every sample is in the same number of subsets"
             ),
         ),
-        "auc": Column(
-            "fraction",
-            "area under the ROC curve, for the membership of this target; empty if a class has no score",
-        ),
-        "tpr_at_FPR": Column(
-            "fraction",
-            (
-                "true positive rate at the threshold of this FPR, which is calibrated on the non-members of this "
-                "target; empty if they cannot show it"
-            ),
-        ),
-        "members": Column("count", "members of the target with a score"),
-        "nonmembers": Column("count", "non-members of the target with a score"),
-        "left_out": Column("count", "samples without a score"),
+        **common("auc", "tpr_at_FPR", "members", "nonmembers", "left_out"),
     },
     key=("target",),
 )
@@ -74,25 +59,18 @@ REFERENCE_TARGETS_TABLE = Table(
 TRUE_POSITIVE_PROBABILITY_TABLE = Table(
     "true_positive_probability.parquet",
     (
-        "Written by `lm-mia attack` with the tables of decisions, if `attack.leave_one_out` is set. Every reference "
-        "is attacked as in `reference_targets.csv`. Each row is a sample, and numbers are over the references that "
-        "were trained on it. StrongMIA Appendix E.1, Figure 21."
+        "Written with the tables of decisions, if `attack.leave_one_out` is set. Every reference is attacked as in "
+        "`reference_targets.csv`. Each row is a sample, and numbers are over the references that were trained on it. "
+        "StrongMIA Appendix E.1, Figure 21."
     ),
     {
-        "id": Column("none", "the sample"),
-        "mean": Column("fraction", "mean posterior; NaN if `targets` is 0"),
-        "std": Column(
+        **common("id"),
+        "mean, std": Column(
             "fraction",
-            "standard deviation of the posterior, ddof = 0; NaN if `targets` is 0",
+            "mean and standard deviation of the posterior; like the next one, empty if `targets` is 0",
         ),
-        "share_above_half": Column(
-            "fraction",
-            "share of these references whose posterior is above 1/2; NaN if `targets` is 0",
-        ),
-        "targets": Column(
-            "count",
-            "references that were trained on the sample and have a posterior for it",
-        ),
+        "share_above_half": Column("fraction", "references whose posterior is above 1/2"),
+        "targets": Column("count", "references that have a posterior for the sample"),
     },
     key=("id",),
 )

@@ -30,7 +30,7 @@ from lm_mia.attacks import (
     target_warnings,
     user_code,
 )
-from lm_mia.attacks.declarations import Column, Table
+from lm_mia.attacks.declarations import Column, Table, common
 from lm_mia.attacks.designs import model_design
 from lm_mia.attacks.inputs import AttackInputs, open_inputs
 from lm_mia.attacks.shown_samples import shown_samples
@@ -268,20 +268,16 @@ def _uses_references(attack: str) -> bool:
 SHUFFLED_TABLE = Table(
     "shuffled.csv",
     (
-        "Written by `lm-mia attack` with the tables of decisions. Each row is an attack of `attack.attacks` with all "
-        "references, on the first replica, repeated 10 times after a permutation of the membership labels of all "
-        "samples, the same for the target and all references (within blocks of 65,536 samples). The labels are then "
-        "noise, so an AUC far from 0.5 would show a leak."
+        "Each row is an attack of `attack.attacks` with all references, on the first replica, repeated 10 times after "
+        "a permutation of the membership labels of all samples, the same for the target and all references (within "
+        "blocks of 65,536 samples). The labels are then noise, so an AUC far from 0.5 would show a leak."
     ),
     {
-        "attack": Column("none", "name of the attack"),
-        "references": Column("count", "references used; 0 for attacks without references"),
+        **common("attack", "references"),
         "shuffles": Column("count", "repetitions, 10"),
-        "auc_mean, auc_std": Column(
-            "fraction",
-            "mean and standard deviation (ddof = 0) of the AUC over repetitions",
+        "auc_mean, auc_std, auc_min, auc_max": Column(
+            "fraction", "AUC over repetitions: mean, standard deviation, smallest and largest"
         ),
-        "auc_min, auc_max": Column("fraction", "smallest and largest AUC of a repetition"),
         "one_run_epsilon_mean, one_run_epsilon_max": Column(
             "none",
             (
@@ -289,10 +285,7 @@ SHUFFLED_TABLE = Table(
                 "probability of at most `attack.alpha`. Empty if `train.subset` is `given`"
             ),
         ),
-        "left_out": Column(
-            "count",
-            "samples without a score; the largest number over repetitions",
-        ),
+        **common("left_out"),
     },
     key=("attack",),
 )

@@ -20,7 +20,7 @@ from scipy.sparse.csgraph import connected_components
 
 from lm_mia import config, stats
 from lm_mia.attacks import score_matrix, tables
-from lm_mia.attacks.declarations import Column, Table
+from lm_mia.attacks.declarations import Column, Table, common
 from lm_mia.attacks.designs import ModelDesign
 from lm_mia.attacks.inputs import AttackInputs, sample_slices
 from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
@@ -58,11 +58,10 @@ def reference_units(
 RESAMPLED_REFERENCES_TABLE = Table(
     "resampled_references.csv",
     (
-        "Written by `lm-mia attack` with the tables of decisions, if `attack.resample_references` is above 0 and at "
-        "least two sets can be made. The first replica is attacked with online LiRA and many sets of references, "
-        "made of whole pairs (2i, 2i + 1); each set has a threshold and a vote of its own, and takes the place of a "
-        "replica. Each row is a way of choosing sets, an FPR of `attack.fprs` and a bin of flip rates. StrongMIA "
-        "Appendix E.2.8."
+        "Written with the tables of decisions, if `attack.resample_references` is above 0 and at least two sets can be "
+        "made. The first replica is attacked with online LiRA and many sets of references, made of whole pairs (2i, 2i "
+        "+ 1); each set has a threshold and a vote of its own, and takes the place of a replica. Each row is a way of "
+        "choosing sets, an FPR of `attack.fprs` and a bin of flip rates. StrongMIA Appendix E.2.8."
     ),
     {
         "sampling": Column(
@@ -80,26 +79,12 @@ RESAMPLED_REFERENCES_TABLE = Table(
             "count",
             "references of each set: `attack.resample_references`, rounded down to an even number",
         ),
-        "fpr": Column("fraction", "requested FPR"),
-        "bin": Column("none", "name of the bin"),
-        "low, high": Column(
-            "fraction",
-            "range of flip rates of the bin, for this number of sets",
-        ),
-        "member_fraction": Column(
-            "fraction",
-            "fraction of all members with votes that are in the bin",
-        ),
-        "nonmember_fraction": Column(
-            "fraction",
-            "fraction of all non-members with votes that are in the bin",
-        ),
-        "members": Column("count", "members in the bin"),
-        "nonmembers": Column("count", "non-members in the bin"),
-        "left_out": Column(
-            "count",
-            "samples of both classes without votes, since they have no score with one of the sets",
-        ),
+        **common("fpr"),
+        "bin": Column("none", "as in `flip_shares.csv`"),
+        "low, high": Column("fraction", "range of flip rates of the bin, for this number of sets"),
+        "member_fraction, nonmember_fraction": Column("fraction", "as in `flip_shares.csv`"),
+        "members, nonmembers": Column("count", "as in `flip_shares.csv`"),
+        **common("left_out"),
     },
     key=("sampling", "fpr", "bin"),
 )

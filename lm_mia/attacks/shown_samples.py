@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from lm_mia import stats
 from lm_mia.attacks import tables
-from lm_mia.attacks.declarations import Column, Table
+from lm_mia.attacks.declarations import Column, Table, common
 from lm_mia.attacks.evaluations import Scores
 from lm_mia.attacks.inputs import sample_slices, select_samples
 from lm_mia.attacks.score_matrix import MembershipScoreFile, map_in_order
@@ -32,16 +32,14 @@ MAX_CHARS = 2000
 SHOWN_SAMPLES_TABLE = Table(
     "shown_samples.parquet",
     (
-        "Written by `lm-mia attack` with the tables of decisions, for [the page of single "
-        "samples](how-to/single-samples.md). Each row is a sample of the page, in the order of ids. If there are at "
-        "most 4,096 samples, the table has all of them. Otherwise it has 4,096: first up to 256 samples whose token "
-        "losses are stored (`score.token_samples`). Half of the remaining places go to random samples, a quarter to "
-        "the samples with the highest flip rates at `attack.focus_fpr`, and a quarter to those with the highest mean "
-        "scores; no sample is chosen twice. Only the random ones represent all samples. Each value of a list belongs "
-        "to a model, in the order of `reference_models` or `replica_models` in `flips.json`."
+        "For [the page of single samples](how-to/single-samples.md). Each row is a sample of the page. Of more than "
+        "4,096 samples, it has 4,096: up to 256 whose token losses are stored (`score.token_samples`); half of the "
+        "others are random, a quarter have the highest flip rates at `attack.focus_fpr`, and a quarter the highest "
+        "mean scores. Only the random ones represent all samples. Each value of a list belongs to a model, in the "
+        "order of `reference_models` or `replica_models` in `flips.json`."
     ),
     {
-        "id": Column("none", "the sample"),
+        **common("id"),
         "chosen_by": Column(
             "none",
             "`all`, or the rule by which it was chosen: `tokens`, `random`, `flip rate` or `score`",
@@ -51,13 +49,11 @@ SHOWN_SAMPLES_TABLE = Table(
             "first 2,000 characters of its text, as it was tokenized; empty for imported losses without texts",
         ),
         "reference_loss_nats": Column(
-            "nats per token",
-            "list: loss of the sample under each reference",
+            "nats per token", "list: loss of the sample under each reference"
         ),
         "reference_member": Column("none", "list: whether each reference was trained on it"),
         "replica_loss_nats": Column(
-            "nats per token",
-            "list: loss of the sample under each replica",
+            "nats per token", "list: loss of the sample under each replica"
         ),
         "decisions_FPR": Column(
             "none",

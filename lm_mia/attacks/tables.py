@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from lm_mia import config, stats
-from lm_mia.attacks.declarations import Column, Table
+from lm_mia.attacks.declarations import Column, Table, common
 
 
 def select_fprs(points: stats.OperatingPoints, fpr_slice: slice) -> stats.OperatingPoints:
@@ -37,41 +37,22 @@ def has_decisions(points: stats.OperatingPoints) -> np.ndarray:
 ATTACKS_TABLE = Table(
     "attacks.csv",
     (
-        "Written by `lm-mia attack` with the tables of decisions. Each row is an attack of `attack.attacks` with the "
-        "first 1, 2, 4, ... references and with all of them, on all replicas. Attacks without references have one "
-        "row. Numbers of references for which a class has no score at all have no row. StrongMIA Figures 1, 9-11."
+        "Each row is an attack of `attack.attacks` with the first 1, 2, 4, ... references (by number) and with all of "
+        "them, on all replicas. Attacks without references have one row. Numbers of references for which a class has "
+        "no score at all have no row. StrongMIA Figures 1, 9-11."
     ),
     {
-        "attack": Column("none", "name of the attack"),
-        "references": Column(
-            "count",
-            "number of references, which are the first ones by number; 0 for attacks without references",
-        ),
-        "targets": Column(
-            "count",
-            "number of attacked replicas, over which means and standard deviations are taken",
-        ),
-        "auc_mean, auc_std": Column(
-            "fraction",
-            (
-                "area under the ROC curve: the probability that a member has a larger score than a non-member, where "
-                "ties count 1/2"
-            ),
-        ),
-        "tpr_at_FPR_mean, tpr_at_FPR_std": Column(
-            "fraction",
-            "true positive rate at the threshold of this FPR; empty if the non-members with a score cannot show it",
-        ),
-        "left_out": Column(
-            "count",
-            "samples without a score; the largest number over replicas",
-        ),
+        **common("attack", "references"),
+        "targets": Column("count", "number of attacked replicas"),
+        "auc_mean, auc_std": Column("fraction", "`auc` over replicas"),
+        "tpr_at_FPR_mean, tpr_at_FPR_std": Column("fraction", "`tpr_at_FPR` over replicas"),
+        **common("left_out"),
         "not_shared_fraction": Column(
             "fraction",
             (
-                "samples that have a score, under the first replica, in only one of this row and online LiRA with "
-                "all references, divided by all samples; empty without references. Rows above 0.01 are evaluated on "
-                "other samples, so that they are not comparable with the others"
+                "samples that have a score, under the first replica, in only one of this row and online LiRA with all "
+                "references, divided by all samples; empty without references. Rows above 0.01 are evaluated on other "
+                "samples, so that they are not comparable with the others"
             ),
         ),
     },
@@ -112,22 +93,17 @@ def attack_row(
 ROC_TABLE = Table(
     "roc.csv",
     (
-        "Written by `lm-mia attack` with the tables of decisions. Each row is a point of the mean ROC curve of a row "
-        "of `attacks.csv`. The points are the rates 0, the ends of `attack.band`, and 100 rates from 1 / (number of "
-        "non-members) to 1 at equal ratios. StrongMIA Figures 1, 24."
+        "Each row is a point of the mean ROC curve of a row of `attacks.csv`. The points are the rates 0, the ends of "
+        "`attack.band`, and 100 rates from 1 / (number of non-members) to 1 at equal ratios. StrongMIA Figures 1, 24."
     ),
     {
-        "attack": Column("none", "as in `attacks.csv`"),
-        "references": Column("count", "as in `attacks.csv`"),
+        **common("attack", "references"),
         "fpr": Column(
             "fraction",
-            "FPR of a point of the curve, the vertex at which the FPR of each replica is at most this",
+            "FPR of a point, the vertex at which the FPR of each replica is at most this",
         ),
-        "tpr_mean, tpr_std": Column(
-            "fraction",
-            "true positive rate over replicas, at the vertex",
-        ),
-        "left_out": Column("count", "as in `attacks.csv`"),
+        "tpr_mean, tpr_std": Column("fraction", "true positive rate at the vertex"),
+        **common("left_out"),
     },
     key=("attack", "references", "fpr"),
 )

@@ -67,22 +67,39 @@ def cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|\n ").split(" | ")]
 
 
+def names_in(text: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", text)
+
+
 def documented(text: str) -> Documented:
-    """Parses the page: level-2 headings end with the folder of the tables, level-3 headings are file names."""
+    """Parses the page: level-2 headings end with the folder of the tables, those below are file names or groups."""
     columns_by_file: dict[str, dict[str, tuple[str, str]]] = {}
-    directory, columns = "", None
+    columns: dict[str, tuple[str, str]] = {}
+    common: dict[str, tuple[str, str]] = {}
+    keys: list[tuple[dict[str, tuple[str, str]], list[str]]] = []
+    directory, is_listed = "", False
     for line in text.splitlines():
-        quoted = re.findall(r"`([^`]+)`", line)
+        if line.startswith("#"):
+            is_listed = line == "## Common columns"
+            columns = common if is_listed else {}
         if line.startswith("## "):
-            directory, columns = quoted[-1] if quoted else "", None
-        elif line.startswith("### "):
-            columns = {}
-            columns_by_file |= {f"{directory}{name}": columns for name in quoted}
-        elif line.startswith("| `") and columns is not None:
-            names, unit, definition = cells(line)
-            for name in re.findall(r"`([^`]+)`", names):
-                assert name not in columns, f"{[*columns_by_file][-1]}: {name} is documented twice"
-                columns[name] = unit, definition
+            directory = "".join(names_in(line)[-1:])
+        elif line.startswith("#"):
+            columns_by_file |= {f"{directory}{name}": columns for name in names_in(line)}
+        elif line.startswith(("Key: ", "Fields.", "Variables.")):
+            is_listed = True
+            key, _, shared = line.partition("[Common]")
+            columns.update({name: common[name] for name in names_in(shared)})
+            keys.append((columns, names_in(key)))
+        elif is_listed and line.startswith("- `"):
+            found = re.fullmatch(r"- ((?:`[^`]+`(?:, )?)+)(?: \(([a-zA-Z ]+)\))?: (.+)", line)
+            assert found, line
+            names, unit, definition = found.groups()
+            for name in names_in(names):
+                assert name not in columns, f"{name} is documented twice: {line}"
+                columns[name] = unit or "none", definition
+    for columns, key in keys:
+        columns.update({name: common[name] for name in key if name not in columns})
     return columns_by_file
 
 
@@ -302,14 +319,14 @@ def test_page_documents_the_score_store(folder: Path):
     [
         ("### `roc.csv`", "### `curves.csv`", "roc.csv: written, but not documented"),
         ("### `roc.csv`", "### `curves.csv`", "curves.csv: documented, but not written"),
-        ("| `shuffles` |", "| `repetitions` |", "shuffled.csv: shuffles is not documented"),
-        ("| `shuffles` |", "| `repetitions` |", "shuffled.csv: repetitions is not written"),
+        ("- `shuffles` ", "- `repetitions` ", "shuffled.csv: shuffles is not documented"),
+        ("- `shuffles` ", "- `repetitions` ", "shuffled.csv: repetitions is not written"),
         (
-            "| `flip_rate_FPR` |",
-            "| `rate_FPR` |",
+            "- `flip_rate_FPR` ",
+            "- `rate_FPR` ",
             "samples.parquet: flip_rate_0.05 is not documented",
         ),
-        ("| `k_low` |", "| `low` |", "flips.json: k_low is not documented"),
+        ("- `k_low` ", "- `low` ", "flips.json: k_low is not documented"),
     ],
 )
 def test_differences_are_reported(

@@ -33,7 +33,7 @@ from analysis.experiment import Drawing, Experiment, unsupported_note
 from analysis.io import SweepResults
 from lm_mia import seeds, stats
 from lm_mia.atomic import replacing, write_csv
-from lm_mia.attacks.declarations import Column, Table
+from lm_mia.attacks.declarations import Column, Table, common
 from lm_mia.attacks.pieces import FOLDER
 from lm_mia.attacks.results import Key, Results
 from lm_mia.machine import available_cores
@@ -119,27 +119,25 @@ REGRESSION_TABLE = Table(
     ),
     {
         "algorithm": Column(
-            "none",
-            "`ridge`: ridge regression; `dp_sgd`: SGD with clipped gradients and noise",
+            "none", "`ridge`: ridge regression; `dp_sgd`: SGD with clipped gradients and noise"
         ),
         "evaluation": Column(
             "none",
             (
                 "`multi_run`, `one_run`, `raw` (zero-run with shifted non-members, unadjusted), `oracle` (with true "
-                "weights, the density ratio), `learned` (with learned weights, by a cross-fitted logistic "
-                "regression) or `same_samples` (with weights by a logistic regression that is fitted to the same "
-                "samples)"
+                "weights, the density ratio), `learned` (with learned weights, by a cross-fitted logistic regression) "
+                "or `same_samples` (with weights by a logistic regression that is fitted to the same samples)"
             ),
         ),
         "seed": Column("none", "seed of the data and the models, from 0"),
-        "auc": Column("fraction", "area under the ROC curve"),
-        "youden": Column("fraction", "largest TPR - FPR"),
+        **common("auc"),
+        "youden": Column("fraction", "as in `zero_run.csv`"),
         "ate": Column(
             "none",
             "mean score of members minus that of (weighted) non-members; the score is the negative loss",
         ),
         "tpr": Column("fraction", "TPR at an FPR of 20%"),
-        "effective_nonmembers": Column("count", "(sum of weights)^2 / sum of squared weights"),
+        "effective_nonmembers": Column("count", "as in `zero_run.csv`"),
     },
     key=("algorithm", "evaluation", "seed"),
 )
@@ -150,11 +148,8 @@ REGRESSION_CURVES_TABLE = Table(
     "Written with `regression.csv`: the ROC curves, at 101 FPRs.",
     {
         "algorithm, evaluation, seed": Column("none", "as in `regression.csv`"),
-        "fpr": Column("fraction", "requested FPR"),
-        "tpr": Column(
-            "fraction",
-            "TPR at the last vertex of the ROC curve with at most this FPR",
-        ),
+        **common("fpr"),
+        "tpr": Column("fraction", "TPR at the last vertex of the ROC curve with at most this FPR"),
     },
     key=("algorithm", "evaluation", "seed", "fpr"),
 )

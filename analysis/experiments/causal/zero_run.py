@@ -56,7 +56,7 @@ from analysis.io import RecipeResults, Record, SweepResults
 from lm_mia import config, stats
 from lm_mia.attacks import propensity, text_features
 from lm_mia.attacks import shift as shifts
-from lm_mia.attacks.declarations import Column, Table
+from lm_mia.attacks.declarations import Column, Table, common
 from lm_mia.attacks.inputs import AttackInputs, Block, open_inputs, sample_slices
 from lm_mia.attacks.registry import attack_name
 from lm_mia.attacks.resampling import reference_units
@@ -659,31 +659,31 @@ STUDY = Study(
         Table(
             TABLE,
             (
-                "Written by `lm-mia attack` if `attack.zero_run` is set and at least 8 references are present, also "
-                "for recipes without replicas. It compares the results of evaluations on members and non-members "
-                "from different sources with the truth. Each reference in turn is the model under evaluation, *the "
-                "run*: some of its members and non-members are selected by a rule that depends on the text, a "
-                "*shift*. Each row is a shift, an attack, a run and an estimator. CausalMIA, Section 6. At most the "
-                "first 32,768 samples are used; a shift that is not possible has no rows (see `zero_run.json`).\n"
+                "Written if `attack.zero_run` is set and at least 8 references are present, also for recipes without "
+                "replicas. It compares the results of evaluations on members and non-members from different sources "
+                "with the truth. Each reference in turn is the model under evaluation, *the run*: some of its members "
+                "and non-members are selected by a rule that depends on the text, a *shift*. Each row is a shift, an "
+                "attack, a run and an estimator. CausalMIA, Section 6. The first 32,768 samples are used; a shift that "
+                "is not possible has no rows (see `zero_run.json`).\n"
                 "\n"
                 "Shifts:\n"
                 "\n"
                 "- `groups`: 90% of the members are from A and 10% from the other sources (`source`: packages, files "
                 "or folders); of as many non-members, 10% are from A. A consists of the sources with the lowest mean "
                 "loss under the other models that were not trained on the sample, up to half of the samples.\n"
-                "- `graded`: a member is selected with a probability of sigmoid(b z) and a non-member with "
-                "sigmoid(-b z), where b is the `strength` and z the standardized mean TF-IDF of the sample.\n"
-                "- `disjoint`: all members are from A and all non-members from other sources. No non-member "
-                "resembles a member, so no adjustment is possible.\n"
+                "- `graded`: a member is selected with a probability of sigmoid(b z) and a non-member with sigmoid(-b "
+                "z), where b is the `strength` and z the standardized mean TF-IDF of the sample.\n"
+                "- `disjoint`: all members are from A and all non-members from other sources. No non-member resembles "
+                "a member, so no adjustment is possible.\n"
                 "\n"
                 "Estimators of the mean effect of training and of the ROC curve, for the distribution of the members "
                 "(with their names in the report):\n"
                 "\n"
                 "- `truth`: compares the scores of the selected members under the other models that were trained on "
-                "them with those under the other models that were not. In a balanced design, the complement of the "
-                "run is not used. For `reference_calibrated`, the models are the others of the same half.\n"
-                '- `iid` ("Same source"): compares the members with other non-members of the run that are selected '
-                "by the rule for members.\n"
+                "them with those under the other models that were not. In a balanced design, the complement of the run "
+                "is not used. For `reference_calibrated`, the models are the others of the same half.\n"
+                '- `iid` ("Same source"): compares the members with other non-members of the run that are selected by '
+                "the rule for members.\n"
                 '- `naive` ("Unadjusted"): compares the members with the selected non-members, as they are.\n'
                 '- `oracle` ("True weights"): weights the non-members by the true density ratio: 9 and 1/9 for '
                 "`groups`, e^(b z) for `graded`. For `disjoint`, all weights are 0, and there is no estimate.\n"
@@ -696,46 +696,37 @@ STUDY = Study(
                 "\n"
                 "The covariates are 64 directions of the TF-IDF vectors, the logarithm of the number of tokens, the "
                 "share of unknown tokens, compressed bytes per character, and the mean TF-IDF; for imported losses, "
-                "those properties that were imported and features of the texts, if there are any. Without "
-                "covariates, the last three estimators are left out."
+                "those properties that were imported and features of the texts, if there are any. Without covariates, "
+                "the last three estimators are left out."
             ),
             {
                 "shift": Column("none", "`groups`, `graded` or `disjoint`"),
                 "strength": Column(
-                    "none",
-                    "b of `graded`, from `attack.zero_run_strengths`; 0 for the others",
+                    "none", "b of `graded`, from `attack.zero_run_strengths`; 0 for the others"
                 ),
                 "attack": Column(
                     "none",
                     (
-                        "`loss`, or `reference_calibrated` with references that are the same for all models of a "
-                        "half: the references of the other half"
+                        "`loss`, or `reference_calibrated` with references that are the same for all models of a half: "
+                        "the references of the other half"
                     ),
                 ),
                 "model": Column("none", "the run"),
                 "estimator": Column("none", "see above"),
                 "members": Column("count", "selected members"),
                 "nonmembers": Column(
-                    "count",
-                    "non-members that are compared with them; empty for `truth`",
+                    "count", "non-members that are compared with them; empty for `truth`"
                 ),
                 "left_out": Column(
                     "count",
                     "samples without a score; of the `truth`, members without an IN or without an OUT model",
                 ),
-                "ate": Column(
-                    "nats per token",
-                    "mean effect of training on the score of a member",
-                ),
+                "ate": Column("nats per token", "mean effect of training on the score of a member"),
                 "ate_se": Column(
-                    "nats per token",
-                    "standard error over models, of the `truth` only",
+                    "nats per token", "standard error over models, of the `truth` only"
                 ),
-                "auc": Column("fraction", "area under the ROC curve"),
-                "auc_se": Column(
-                    "fraction",
-                    "standard error over models, of the `truth` only",
-                ),
+                **common("auc"),
+                "auc_se": Column("fraction", "likewise"),
                 "youden": Column("fraction", "largest TPR - FPR; empty for `truth`"),
                 "tpr_0.05, tpr_0.2": Column("fraction", "TPR at an FPR of 5% and 20%"),
                 "effective_nonmembers": Column(
@@ -743,8 +734,7 @@ STUDY = Study(
                     "(sum of weights)^2 / sum of squared weights; empty for `truth` and `g_formula`",
                 ),
                 "largest_weight_share": Column(
-                    "fraction",
-                    "largest weight / sum of weights; empty without weights",
+                    "fraction", "largest weight / sum of weights; empty without weights"
                 ),
                 "top_tenth_share": Column(
                     "fraction",
@@ -753,9 +743,8 @@ STUDY = Study(
                 "has_overlap": Column(
                     "none",
                     (
-                        "whether there are at least 50 effective non-members and none has more than 10% of the "
-                        "weight; empty for `truth` and `g_formula`. Learned weights can show only what the "
-                        "covariates show"
+                        "whether there are at least 50 effective non-members and none has more than 10% of the weight; "
+                        "empty for `truth` and `g_formula`. Learned weights can show only what the covariates show"
                     ),
                 ),
             },
@@ -778,7 +767,7 @@ STUDY = Study(
             ),
             {
                 "shift, strength": Column("none", "as in `zero_run.csv`"),
-                "sample": Column("none", "id of the sample"),
+                **common("sample"),
                 "group": Column(
                     "none",
                     "`member`, `shifted` (a selected non-member) or `iid` (a non-member for comparison)",
@@ -791,8 +780,8 @@ STUDY = Study(
                 "log_odds_learned": Column(
                     "nats",
                     (
-                        "log odds of membership by the cross-fitted logistic regression; empty for `iid`, and "
-                        "without covariates"
+                        "log odds of membership by the cross-fitted logistic regression; empty for `iid`, and without "
+                        "covariates"
                     ),
                 ),
             },
@@ -812,27 +801,29 @@ STUDY = Study(
                 "attack": Column("none", "as in `zero_run.csv`"),
                 "model": Column(
                     "none",
-                    "a reference, `multi_run` or `trials`; the row `trials` is missing if all trials are of one class",
+                    (
+                        "a reference, `multi_run` or `trials`; the row `trials` is missing if all trials are of one "
+                        "class"
+                    ),
                 ),
                 "members, nonmembers": Column("count", "scores of members and of non-members"),
                 "ate": Column(
                     "nats per token",
                     "mean score of members minus that of non-members; of `multi_run`, mean effect over samples",
                 ),
-                "auc": Column("fraction", "area under the ROC curve"),
+                **common("auc"),
                 "sd_ate": Column(
                     "nats per token",
                     (
                         "standard deviation over models if the scores of samples were independent: sqrt(s1^2 / n1 + "
-                        "s0^2 / n0 - S^2 / n), with the variances of the scores of n1 members and n0 non-members, "
-                        "and the variance S^2 of the effect over all n samples, which all models share "
-                        "([`independent_sd`](reference/stats.md)). Of `multi_run`, the standard error over models; "
-                        "of `trials`, without S^2"
+                        "s0^2 / n0 - S^2 / n), with the variances of the scores of n1 members and n0 non-members, and "
+                        "the variance S^2 of the effect over all n samples, which all models share "
+                        "([`independent_sd`](reference/stats.md)). Of `multi_run`, the standard error over models; of "
+                        "`trials`, without S^2"
                     ),
                 ),
                 "sd_auc": Column(
-                    "fraction",
-                    "the same for the AUC, by the placements of the scores (DeLong)",
+                    "fraction", "the same for the AUC, by the placements of the scores (DeLong)"
                 ),
             },
             key=("attack", "model"),
@@ -845,15 +836,14 @@ STUDY = Study(
                 "that of training on the sample in place of another one."
             ),
             {
-                "sample": Column("none", "id of the sample"),
+                **common("sample"),
                 "effect": Column("nats per token", "`mean_in` - `mean_out`"),
                 "effect_se": Column(
                     "nats per token",
                     "its standard error (Welch); empty with fewer than 2 IN or 2 OUT models",
                 ),
                 "num_in, num_out": Column(
-                    "count",
-                    "number of models that were trained on it, and of the others",
+                    "count", "number of models that were trained on it, and of the others"
                 ),
                 "mean_in, mean_out": Column("nats per token", "mean score under these models"),
             },

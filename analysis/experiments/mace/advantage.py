@@ -26,7 +26,7 @@ from analysis import io, plotting
 from analysis.formatting import percent
 from analysis.io import RecipeResults, Record
 from lm_mia import seeds, stats
-from lm_mia.attacks.declarations import Column, Table
+from lm_mia.attacks.declarations import Column, Table, common
 from lm_mia.attacks.evaluations import Scores
 from lm_mia.attacks.registry import attack_name
 from lm_mia.attacks.score_matrix import map_in_order
@@ -64,28 +64,23 @@ class _Estimates:
 ADVANTAGE_TABLE = Table(
     "advantage.csv",
     (
-        "Written by `lm-mia attack` with the tables of decisions; for recipes without replicas it describes the "
-        "targets instead, and is written with `membership_scores.parquet`. Each row is an attack of `attack.attacks` "
-        "with all references, and a prior of `attack.priors`.\n"
+        "About the replicas; for recipes without replicas, about the targets. Each row is an attack of "
+        "`attack.attacks` with all references, and a prior of `attack.priors`.\n"
         "\n"
-        "The *membership advantage* of a decision rule is 2 P(correct) - 1 if a sample is a member with a "
-        "probability of `prior` (MACE, Section 2.5). The samples of each class with a score are divided at random "
-        "into two halves; pieces of a document are in the same half. The first half is *fitted*: the ratio of the "
-        "densities of members and of non-members is estimated in equal-count bins of the score. The second half is "
-        '*held out*: the rule "member where a member is more likely" is evaluated on it. Columns without `_mean` '
-        "or `_std` are about the first target alone. The numbers of an attack are empty if fewer than two members or "
-        "two non-members have a score. `lm_mia.stats` has the functions for [your own scores](how-to/advantage.md)."
+        "The *membership advantage* of a decision rule is 2 P(correct) - 1 if a sample is a member with a probability "
+        "of `prior` (MACE, Section 2.5). The samples of each class with a score are divided at random into two halves; "
+        "pieces of a document are in the same half. The first half is *fitted*: the ratio of the densities of members "
+        "and of non-members is estimated in equal-count bins of the score. The second half is *held out*: the rule "
+        '"member where a member is more likely" is evaluated on it. Columns without `_mean` or `_std` are about the '
+        "first target alone. The numbers of an attack are empty if fewer than two members or two non-members have a "
+        "score. `lm_mia.stats` has the functions for [your own scores](how-to/advantage.md)."
     ),
     {
-        "attack": Column("none", "as in `attacks.csv`"),
-        "references": Column(
-            "count",
-            "number of references; 0 for attacks without references",
-        ),
+        **common("attack", "references"),
         "prior": Column("fraction", "probability that a sample is a member"),
         "baseline": Column(
             "fraction",
-            "abs(1 - 2 `prior`): the advantage of always answering with the more frequent class",
+            "abs(1 - 2 `prior`): the advantage of always giving the more frequent answer",
         ),
         "held_out": Column(
             "fraction",
@@ -94,10 +89,10 @@ ADVANTAGE_TABLE = Table(
         "held_out_low, held_out_high": Column(
             "fraction",
             (
-                "95% interval of the rule's advantage, from Clopper-Pearson intervals of TPR and TNR. The advantage "
-                "of the best rule for this score is at least `held_out_low` with a confidence of 97.5%, and always "
-                "at least `baseline`; `held_out_high` does not bound it. Empty if `corpus.split_documents` is set, "
-                "since pieces of a document are not independent"
+                "95% interval of the rule's advantage, from Clopper-Pearson intervals of TPR and TNR. The advantage of "
+                "the best rule for this score is at least `held_out_low` with a confidence of 97.5%, and always at "
+                "least `baseline`; `held_out_high` does not bound it. Empty if `corpus.split_documents` is set, since "
+                "pieces of a document are not independent"
             ),
         ),
         "plug_in": Column(
@@ -115,8 +110,9 @@ ADVANTAGE_TABLE = Table(
                 "confidence interval of the advantage"
             ),
         ),
-        "held_out_mean, held_out_std": Column("fraction", "`held_out` over the targets"),
-        "plug_in_mean, plug_in_std": Column("fraction", "`plug_in` over the targets"),
+        "held_out_mean, held_out_std, plug_in_mean, plug_in_std": Column(
+            "fraction", "the same over the targets"
+        ),
         "shuffled_held_out": Column(
             "fraction",
             "`held_out` with labels shuffled within each half, mean over 10 shuffles: about `baseline`",
@@ -131,15 +127,12 @@ ADVANTAGE_TABLE = Table(
         "bins": Column(
             "count",
             (
-                "equal-count bins of the score: 2 n^(1/3) for n fitted samples of the smaller class, rounded, at "
-                "most 100; fewer if scores are tied"
+                "equal-count bins of the score: 2 n^(1/3) for n fitted samples of the smaller class, rounded, at most "
+                "100; fewer if scores are tied"
             ),
         ),
         "targets": Column("count", "number of attacked replicas or targets"),
-        "left_out": Column(
-            "count",
-            "samples without a score; the largest number over the targets",
-        ),
+        **common("left_out"),
     },
     key=("attack", "prior"),
 )

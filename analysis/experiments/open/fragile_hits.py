@@ -23,7 +23,7 @@ from analysis.formatting import percent
 from analysis.io import SweepResults
 from lm_mia import stats
 from lm_mia.attacks import study_inputs
-from lm_mia.attacks.declarations import Column, Table
+from lm_mia.attacks.declarations import Column, Table, common
 from lm_mia.attacks.spec import Study, StudyNeed
 from lm_mia.attacks.studies import StudyView
 from lm_mia.attacks.table_sets import Write
@@ -122,11 +122,11 @@ STUDY = Study(
         Table(
             TABLE,
             (
-                "Written by `lm-mia attack` for figures that need the study `fragile_hits`. Each row is a choice of "
-                "replicas, references and samples, as in `decision_jackknife.parquet`. The numbers are about true "
-                "positives of online LiRA at `attack.focus_fpr` on at most the first 32,768 samples. Each replica in "
-                "turn is the only target, and the numbers are means over these targets. A true positive is stable if "
-                'significantly more than half of the other replicas also decide "member", by the coin-flip test.'
+                "Written for figures that need the study `fragile_hits`. Each row is a choice of replicas, references "
+                "and samples, as in `decision_jackknife.parquet`. The numbers are about true positives of online LiRA "
+                "at `attack.focus_fpr` on the first 32,768 samples. Each replica in turn is the only target, and the "
+                "numbers are means over these targets. A true positive is stable if significantly more than half of "
+                'the other replicas also decide "member", by the coin-flip test.'
             ),
             {
                 "replicas, references, samples": Column(
@@ -160,21 +160,17 @@ STUDY = Study(
                 "have at least ten true positives."
             ),
             {
-                "bin": Column(
-                    "none",
-                    "number of the bin, 0 for the smallest margins",
-                ),
+                "bin": Column("none", "number of the bin, 0 for the smallest margins"),
                 "margin_mean": Column("nats", "mean margin"),
-                "stable": Column("fraction", "true positives that are stable"),
+                "stable": Column("fraction", "as in `fragile_hits.parquet`"),
                 "agreement": Column(
                     "fraction",
                     'other replicas that also decide "member", mean over the true positives',
                 ),
                 "flip_rate": Column(
-                    "fraction",
-                    "flip rate under the other replicas, mean over the true positives",
+                    "fraction", "flip rate under the other replicas, mean over the true positives"
                 ),
-                "fpr": Column("fraction", "requested FPR"),
+                **common("fpr"),
             },
             key=("bin",),
         ),

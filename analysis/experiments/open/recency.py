@@ -27,7 +27,7 @@ from analysis.formatting import percent
 from analysis.io import RecipeResults, SweepResults
 from lm_mia import stats
 from lm_mia.attacks import study_inputs
-from lm_mia.attacks.declarations import Column, Table
+from lm_mia.attacks.declarations import Column, Table, common
 from lm_mia.attacks.inputs import AttackInputs
 from lm_mia.attacks.spec import Study, StudyNeed
 from lm_mia.attacks.studies import StudyView
@@ -159,12 +159,12 @@ STUDY = Study(
         Table(
             "recency.parquet",
             (
-                "Written by `lm-mia attack` for figures that need the study `recency`. Each row is a quantity and a "
-                "choice of replicas, references and samples, as in `decision_jackknife.parquet`. The numbers are "
-                "about members among at most the first 32,768 samples under replicas, which last saw them at "
-                "different steps. The steps are divided into eight bins with about equally many members each. Shares "
-                "are of the variance between replicas around the mean of each sample, and are adjusted for the "
-                "number of parameters, so that they may be below 0."
+                "Written for figures that need the study `recency`. Each row is a quantity and a choice of replicas, "
+                "references and samples, as in `decision_jackknife.parquet`. The numbers are about members among the "
+                "first 32,768 samples under replicas, which last saw them at different steps. The steps are divided "
+                "into eight bins with about equally many members each. Shares are of the variance between replicas "
+                "around the mean of each sample, and are adjusted for the number of parameters, so that they may be "
+                "below 0."
             ),
             {
                 "replicas, references, samples": Column(
@@ -200,15 +200,12 @@ STUDY = Study(
                     "fraction",
                     'pairs of a replica and a member in the bin for which the decision is "member"',
                 ),
-                "bin": Column(
-                    "none",
-                    "number of the bin, 0 for the earliest steps",
-                ),
+                "bin": Column("none", "number of the bin, 0 for the earliest steps"),
                 "last_seen": Column(
                     "fraction",
                     "mean over all members in the bin of the step, divided by the number of steps",
                 ),
-                "fpr": Column("fraction", "requested FPR"),
+                **common("fpr"),
             },
             key=("bin", "replicas", "references", "samples"),
         ),

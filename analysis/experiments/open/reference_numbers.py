@@ -32,7 +32,7 @@ from analysis.formatting import percent
 from analysis.io import SweepResults
 from lm_mia import stats
 from lm_mia.attacks import spec, study_inputs
-from lm_mia.attacks.declarations import Column, Table
+from lm_mia.attacks.declarations import Column, Table, common
 from lm_mia.attacks.spec import Study, StudyNeed
 from lm_mia.attacks.studies import StudyView
 from lm_mia.attacks.table_sets import Write
@@ -200,19 +200,18 @@ STUDY = Study(
         Table(
             TABLE,
             (
-                "Written by `lm-mia attack` for figures that need the study `reference_numbers`. Each row is a "
-                "number of references, an operating point and a choice of replicas, references and samples, as in "
-                "`decision_jackknife.parquet`. The numbers are about members among at most the first 32,768 samples "
-                "under replicas that are attacked by LiRA with pooled variances, on the samples that have scores "
-                "with all numbers of references. They are means over disjoint sets of references: eight sets of 4 "
-                "references, or up to four sets of 8 or more."
+                "Written for figures that need the study `reference_numbers`. Each row is a number of references, an "
+                "operating point and a choice of replicas, references and samples, as in `decision_jackknife.parquet`. "
+                "The numbers are about members among the first 32,768 samples under replicas that are attacked by LiRA "
+                "with pooled variances, on the samples that have scores with all numbers of references. They are means "
+                "over disjoint sets of references: eight sets of 4 references, or up to four sets of 8 or more."
             ),
             {
                 "replicas, references, samples": Column(
                     "none",
                     (
-                        "as in `decision_jackknife.parquet`. For a half of the references, each set is reduced to "
-                        "its references in this half; of the eight sets of 4, the four sets in this half are used"
+                        "as in `decision_jackknife.parquet`. For a half of the references, each set is reduced to its "
+                        "references in this half; of the eight sets of 4, the four sets in this half are used"
                     ),
                 ),
                 "flip_rate": Column(
@@ -224,8 +223,7 @@ STUDY = Study(
                     "members whose decisions are indistinguishable from coin flips at `attack.alpha`",
                 ),
                 "tpr": Column(
-                    "fraction",
-                    'pairs of a replica and a member for which the decision is "member"',
+                    "fraction", 'pairs of a replica and a member for which the decision is "member"'
                 ),
                 "reference_count": Column(
                     "count",
@@ -239,7 +237,7 @@ STUDY = Study(
                         "fewest references have at this FPR"
                     ),
                 ),
-                "fpr": Column("fraction", "requested FPR"),
+                **common("fpr"),
             },
             key=("reference_count", "at_equal", "replicas", "references", "samples"),
         ),

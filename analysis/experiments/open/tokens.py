@@ -33,7 +33,7 @@ from analysis.claims.jackknife import Jackknife
 from analysis.experiment import Drawing, Experiment, unsupported_note
 from analysis.io import RecipeResults, Record, SweepResults
 from lm_mia import stats
-from lm_mia.attacks.declarations import Column, Table
+from lm_mia.attacks.declarations import Column, Table, common
 from lm_mia.attacks.designs import reference_design
 from lm_mia.attacks.spec import JACKKNIFE_GROUPS, Study, reference_groups
 from lm_mia.attacks.studies import StudyView
@@ -366,29 +366,32 @@ STUDY = Study(
         Table(
             MEMBERSHIP,
             (
-                "Written by `lm-mia attack` if `score.token_samples` has samples and at least 8 references have the "
-                "log-probabilities of their tokens. It shows which tokens carry membership. For each predicted "
-                "token, every reference that was trained on its sample (IN) is compared with those that were not "
-                "(OUT). Each row is a mean over pairs of a token and an IN reference."
+                "Written if `score.token_samples` has samples and at least 8 references have the log-probabilities of "
+                "their tokens. It shows which tokens carry membership. For each predicted token, every reference that "
+                "was trained on its sample (IN) is compared with those that were not (OUT). Each row is a mean over "
+                "pairs of a token and an IN reference."
             ),
             {
                 "kind": Column(
                     "none",
                     (
                         "by what tokens are divided into bins: `position` in the sample, `frequency` of the piece in "
-                        "the population (at most the first 65,536 samples), or `recency`: the step at which the IN "
-                        "reference last saw the sample"
+                        "the population (the first 65,536 samples), or `recency`: the step at which the IN reference "
+                        "last saw the sample"
                     ),
                 ),
                 "bin": Column(
                     "none",
-                    "number of the bin: 8 bins of about equally many tokens or, for `recency`, of equally many steps",
+                    (
+                        "number of the bin: 8 bins of about equally many tokens or, for `recency`, of equally many "
+                        "steps"
+                    ),
                 ),
                 "x": Column(
                     "none",
                     (
-                        "mean of the position (0: `<bos>`), of the share of the piece among all tokens, or of the "
-                        "step divided by the number of steps"
+                        "mean of the position (0: `<bos>`), of the share of the piece among all tokens, or of the step "
+                        "divided by the number of steps"
                     ),
                 ),
                 "gap_nats": Column(
@@ -398,9 +401,9 @@ STUDY = Study(
                 "auc": Column(
                     "fraction",
                     (
-                        "share of the OUT references under which the token is less likely than under the IN "
-                        "reference (`lm_mia.stats.shares_of_out_below`); its mean is the AUC of the token between IN "
-                        "and OUT references"
+                        "share of the OUT references under which the token is less likely than under the IN reference "
+                        "(`lm_mia.stats.shares_of_out_below`); its mean is the AUC of the token between IN and OUT "
+                        "references"
                     ),
                 ),
                 "pairs": Column("count", "pairs of a token and an IN reference"),
@@ -408,10 +411,7 @@ STUDY = Study(
                     "none",
                     "0: all references; g: without group g - 1 of 8 groups of pairs of references",
                 ),
-                "samples": Column(
-                    "none",
-                    "0: all samples; h: half h of them, as `half` of `target_jackknife.parquet`",
-                ),
+                "samples": Column("none", "as `half` of `target_jackknife.parquet`"),
             },
             key=("models", "samples", "kind", "bin"),
         ),
@@ -423,22 +423,16 @@ STUDY = Study(
                 "reference and one of these samples, which are not chosen by their score."
             ),
             {
-                "model": Column("none", "name of the reference"),
-                "id": Column("none", "the sample"),
-                "member": Column(
-                    "none",
-                    "whether the reference was trained on the sample",
-                ),
+                **common("model", "id", "member"),
                 "score": Column(
                     "nats",
                     (
-                        "online LiRA, with all other references (in the balanced design, without the complement of "
-                        "the reference)"
+                        "online LiRA, with all other references (in the balanced design, without the complement of the "
+                        "reference)"
                     ),
                 ),
                 "log_p": Column(
-                    "nats",
-                    "log-probability of the suffix given the prefix, under the reference",
+                    "nats", "log-probability of the suffix given the prefix, under the reference"
                 ),
                 "log_p_out": Column(
                     "nats",
@@ -477,15 +471,12 @@ STUDY = Study(
                 "of one of `score.token_samples` that is also in `shown_samples.parquet`."
             ),
             {
-                "id": Column("none", "the sample"),
+                **common("id"),
                 "position": Column(
                     "none",
                     "position of the token in the sample (0: `<bos>`, which is not predicted)",
                 ),
-                "piece": Column(
-                    "none",
-                    "the piece of the vocabulary; `▁` stands for a space",
-                ),
+                "piece": Column("none", "the piece of the vocabulary; `▁` stands for a space"),
                 "in_loss_nats, out_loss_nats": Column(
                     "nats",
                     (

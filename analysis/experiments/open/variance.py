@@ -29,7 +29,7 @@ from analysis.formatting import percent
 from analysis.io import RecipeResults, Record, SweepResults
 from lm_mia import stats
 from lm_mia.attacks import registry, resampling
-from lm_mia.attacks.declarations import Column, Table
+from lm_mia.attacks.declarations import Column, Table, common
 from lm_mia.attacks.inputs import AttackInputs, Block, FitInputs, open_inputs
 from lm_mia.attacks.score_matrix import map_in_order
 from lm_mia.attacks.spec import Study
@@ -342,25 +342,25 @@ STUDY = Study(
         Table(
             TABLE,
             (
-                "Written by `lm-mia attack` if `attack.replica_inits` is above 1 and all models with the target's "
-                "subset are present. The crossed models, together with the first `attack.orders_per_init` replicas, "
-                "have every combination of some initializations and batch orders, and are attacked with online LiRA "
-                "and each of several disjoint sets of `attack.resample_references` references. Initialization, order "
-                "and set of references are therefore crossed factors, and each row is the variance that is due to "
-                "one of them or to an interaction (`lm_mia.stats.crossed_components`), the mean over the samples of "
-                "a class. The numbers are of at most the first 32,768 samples, without those that have no score with "
-                "one of the sets. Estimates are unbiased and may be negative."
+                "Written if `attack.replica_inits` is above 1 and all models with the target's subset are present. The "
+                "crossed models, together with the first `attack.orders_per_init` replicas, have every combination of "
+                "some initializations and batch orders, and are attacked with online LiRA and each of several disjoint "
+                "sets of `attack.resample_references` references. Initialization, order and set of references are "
+                "therefore crossed factors, and each row is the variance that is due to one of them or to an "
+                "interaction (`lm_mia.stats.crossed_components`), the mean over the samples of a class. The numbers "
+                "are of the first 32,768 samples, without those that have no score with one of the sets. Estimates are "
+                "unbiased and may be negative."
             ),
             {
                 "quantity": Column(
                     "none",
                     (
                         "of which the variance is: `loss` (nats per token), `score`, `threshold` at "
-                        '`attack.focus_fpr`, `margin` (score minus threshold; nats) or `decision` (1 for "member", '
-                        "0 otherwise). StrongMIA Appendix E.2.8 splits the margin in this way"
+                        '`attack.focus_fpr`, `margin` (score minus threshold; nats) or `decision` (1 for "member", 0 '
+                        "otherwise). StrongMIA Appendix E.2.8 splits the margin in this way"
                     ),
                 ),
-                "class": Column("none", "`members` or `nonmembers` of the target"),
+                **common("class"),
                 "component": Column(
                     "none",
                     (
@@ -370,15 +370,12 @@ STUDY = Study(
                         "references; it includes interactions of the training subset"
                     ),
                 ),
-                "variance": Column(
-                    "none",
-                    "the variance, in the squared unit of the quantity",
-                ),
+                "variance": Column("none", "the variance, in the squared unit of the quantity"),
                 "varied": Column(
                     "none",
                     (
-                        "`all`: all models and samples; `inits`, `orders`, `sets`: without one initialization, "
-                        "order, or set of references; `samples`: on half of the samples"
+                        "`all`: all models and samples; `inits`, `orders`, `sets`: without one initialization, order, "
+                        "or set of references; `samples`: on half of the samples"
                     ),
                 ),
                 "part": Column(

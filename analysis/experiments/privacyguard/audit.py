@@ -22,7 +22,7 @@ import pandas as pd
 from analysis import io, plotting
 from analysis.io import RecipeResults, Record
 from lm_mia import stats
-from lm_mia.attacks.declarations import Column, Table
+from lm_mia.attacks.declarations import Column, Table, common
 from lm_mia.attacks.evaluations import Scores
 from lm_mia.attacks.privacy_bounds import (
     CONFIDENCE,
@@ -43,40 +43,32 @@ if TYPE_CHECKING:
 AUDIT_TABLE = Table(
     "audit.csv",
     (
-        "Written by `lm-mia attack` with the tables of decisions; for recipes without replicas, with "
-        "`membership_scores.parquet`. It shows what the scores of the first replica or target reveal about epsilon "
-        "of (epsilon, delta)-differential privacy; [Bounds on epsilon](how-to/audit-models.md) explains how to read "
-        "it. Each row is an attack of `attack.attacks` with all references, and a method:\n"
+        "What the scores of the first replica or target reveal about epsilon of (epsilon, delta)-differential privacy "
+        "([Bounds on epsilon](how-to/audit-models.md) explains how to read it). Each row is an attack of "
+        "`attack.attacks` with all references, and a method:\n"
         "\n"
         "- `estimate_tpr`: ln((TPR - delta) / FPR) at the highest threshold with a TPR of at least 1% (PrivacyGuard, "
         "Eq. 2);\n"
-        "- `estimate_max`: the largest such estimate, and of ln((TNR - delta) / FNR), over the thresholds at which "
-        "one of the four rates is 1%, 2%, ..., 99%;\n"
+        "- `estimate_max`: the largest such estimate, and of ln((TNR - delta) / FNR), over the thresholds at which one "
+        "of the four rates is 1%, 2%, ..., 99%;\n"
         "- `one_run`: a lower bound on epsilon for any mechanism, from the number of correct guesses among the most "
         "certain ones (Steinke et al. 2024);\n"
-        "- `one_run_gaussian`: the epsilon of the smallest mu-GDP that fits the guesses (Mahloujifar et al. 2025). "
-        "It is a lower bound on epsilon only for a Gaussian mechanism.\n"
+        "- `one_run_gaussian`: the epsilon of the smallest mu-GDP that fits the guesses (Mahloujifar et al. 2025). It "
+        "is a lower bound on epsilon only for a Gaussian mechanism.\n"
         "\n"
         "If `train.subset` is `bernoulli`, the membership of each sample is a coin toss of its own. If it is `exact` "
-        "or `balanced`, members are paired with non-members at random, and a coin toss determines which of the two "
-        "is the member. If it is `given`, there are only the estimates. There are no rows for an attack without "
-        "scores of members or without scores of non-members."
+        "or `balanced`, members are paired with non-members at random, and a coin toss determines which of the two is "
+        "the member. If it is `given`, there are only the estimates. There are no rows for an attack without scores of "
+        "members or without scores of non-members."
     ),
     {
-        "attack": Column("none", "as in `attacks.csv`"),
-        "references": Column(
-            "count",
-            "number of references; 0 for attacks without references",
-        ),
-        "method": Column(
-            "none",
-            "`estimate_tpr`, `estimate_max`, `one_run` or `one_run_gaussian`",
-        ),
+        **common("attack", "references"),
+        "method": Column("none", "see above"),
         "adjacency": Column(
             "none",
             (
-                "which training sets are neighbors: they differ by one sample that is added or removed "
-                "(`add_remove`), or replaced (`replace_one`)"
+                "which training sets are neighbors: they differ by one sample that is added or removed (`add_remove`), "
+                "or replaced (`replace_one`)"
             ),
         ),
         "delta": Column("fraction", "`attack.delta`"),
@@ -87,8 +79,8 @@ AUDIT_TABLE = Table(
         "canaries": Column(
             "count",
             (
-                "of an estimate, samples; of a bound, samples or pairs whose membership was drawn by coin tosses, "
-                "with or without a score"
+                "of an estimate, samples; of a bound, samples or pairs whose membership was drawn by coin tosses, with "
+                "or without a score"
             ),
         ),
         "guesses": Column(
@@ -110,23 +102,19 @@ AUDIT_TABLE = Table(
             "none",
             (
                 "2.5% and 97.5% quantiles of an estimate over `attack.bootstraps` sets of samples, as in "
-                "`intervals.csv`; neither is a lower bound on epsilon. Empty for bounds, and if `attack.bootstraps` "
-                "is 0"
+                "`intervals.csv`; neither is a lower bound on epsilon. Empty for bounds, and if `attack.bootstraps` is "
+                "0"
             ),
         ),
-        "mu": Column(
-            "none",
-            "of mu-GDP, for `one_run_gaussian`; empty for the others",
-        ),
+        "mu": Column("none", "of mu-GDP, for `one_run_gaussian`; empty for the others"),
         "ceiling": Column(
             "none",
             "`epsilon` of an attack whose guesses are all correct; of an estimate, ln(number of members)",
         ),
         "is_bound": Column(
-            "none",
-            "whether `epsilon` is a lower bound for any mechanism: `True` for `one_run`",
+            "none", "whether `epsilon` is a lower bound for any mechanism: `True` for `one_run`"
         ),
-        "left_out": Column("count", "samples without a score"),
+        **common("left_out"),
     },
     key=("attack", "method"),
 )
@@ -167,12 +155,8 @@ AUDIT_CURVE_TABLE = Table(
         "is divided by the number of tests."
     ),
     {
-        "attack": Column("none", "as in `attacks.csv`"),
-        "references": Column(
-            "count",
-            "number of references; 0 for attacks without references",
-        ),
-        "guesses": Column("count", "number of guesses"),
+        **common("attack", "references"),
+        "guesses, correct": Column("count", "number of guesses, and how many were correct"),
         "sides": Column(
             "none",
             (
@@ -181,9 +165,10 @@ AUDIT_CURVE_TABLE = Table(
                 "differences"
             ),
         ),
-        "correct": Column("count", "correct guesses"),
-        "epsilon": Column("none", "lower bound on epsilon for any mechanism"),
-        "mu": Column("none", "lower bound on mu of Gaussian differential privacy"),
+        "epsilon, mu": Column(
+            "none",
+            "lower bounds on epsilon for any mechanism, and on mu of Gaussian differential privacy",
+        ),
     },
     key=("attack", "sides", "guesses"),
 )

@@ -30,10 +30,10 @@ _FEWEST = 40
 FOUND_BY_TEXT = Table(
     "found_by_text.csv",
     (
-        "Written by `lm-mia attack`. Members among at most the first 32,768 samples are divided into quarters by a "
-        "property of their texts, larger ones if many texts have the same; each row is the share of a quarter that "
-        "`attack.headline` finds at `attack.focus_fpr`, mean over replicas or, without replicas, under the first "
-        "target. Properties that are unknown, equal for most texts, or of fewer than 160 members have no rows."
+        "Members among the first 32,768 samples are divided into quarters by a property of their texts, larger ones if "
+        "many texts have the same; each row is the share of a quarter that `attack.headline` finds at "
+        "`attack.focus_fpr`, mean over replicas or, without replicas, under the first target. Properties that are "
+        "unknown, equal for most texts, or of fewer than 160 members have no rows."
     ),
     {
         "property": Column("none", "`tfidf`: mean TF-IDF of the tokens; `tokens`: length"),
@@ -42,9 +42,7 @@ FOUND_BY_TEXT = Table(
         ),
         "members": Column("count", "members of the quarter; empty for the ratio"),
         "found": Column("fraction", "share of them that is found, or the ratio of two shares"),
-        "low, high": Column(
-            "fraction", "95 % interval over samples and replicas; empty if there is none"
-        ),
+        "low, high": Column("fraction", "95% interval over samples and replicas"),
     },
     key=("property", "quarter"),
 )

@@ -21,7 +21,7 @@ from analysis.report import document, numbers
 from analysis.report.strength import Strength
 from lm_mia import stats
 from lm_mia.attacks import user_code
-from lm_mia.attacks.declarations import Column, Table
+from lm_mia.attacks.declarations import Column, Table, common
 from lm_mia.attacks.evaluations import Scores
 from lm_mia.attacks.inputs import select_samples
 from lm_mia.attacks.registry import attack_name
@@ -45,36 +45,27 @@ _MAX_CHARS = 600  # of a text on the page
 HEADLINE_SAMPLES = Table(
     "headline_samples.parquet",
     (
-        "Written by `lm-mia attack`. Each row is a sample under `attack.headline` with all references: under all "
-        "replicas together or, without replicas, under the first target."
+        "Each row is a sample under `attack.headline` with all references: under all replicas together or, without "
+        "replicas, under the first target."
     ),
     {
-        "id": Column("none", "the sample"),
-        "member": Column("none", "whether it is in the training subset"),
-        "score": Column(
-            "none",
-            "membership score, mean over the replicas; empty without a score from every replica",
-        ),
+        **common("id", "member"),
+        "score": Column("none", "mean membership score; empty without a score from every replica"),
         "above": Column("fraction", "non-members with a lower score, mean over the replicas"),
         "votes": Column("count", "replicas that call it a member at `attack.focus_fpr`"),
-        "flip_rate": Column("fraction", "flip rate of these votes; empty without replicas"),
-        "coin_flip_p": Column(
-            "fraction",
-            "p-value of these votes if they were fair coin flips; empty without replicas",
+        "flip_rate, coin_flip_p": Column(
+            "fraction", "flip rate of these votes, and their p-value if they were fair coins"
         ),
         "called_at": Column(
             "fraction",
             (
                 "the lowest of the rates 0.001, 0.01, 0.05, 0.1 and 0.2 at which the first attacked model calls it a "
-                "member; empty if none does"
+                "member"
             ),
         ),
         "p_value": Column(
             "fraction",
-            (
-                "of members: conformal p-value of the score among those of the non-members "
-                "(`stats.conformal_p_value`); empty for non-members"
-            ),
+            "of members: conformal p-value of the score among those of the non-members (`stats.conformal_p_value`)",
         ),
     },
     key=("id",),
@@ -82,25 +73,24 @@ HEADLINE_SAMPLES = Table(
 PAGE_SAMPLES = Table(
     "page_samples.parquet",
     (
-        "Written by `lm-mia attack`, for the report page. Each row is a sample of the page, in the order of their "
-        "scores under `attack.headline`: the 150 members with the highest scores, up to 100 members that are decided "
-        "by a coin flip, and the 75 non-members with the highest scores. With replicas, these non-members are "
-        "called members by at least one. Each value of a list belongs to a model."
+        "Written for the report page. Each row is a sample of the page, in the order of their scores under "
+        "`attack.headline`: the 150 members with the highest scores, up to 100 members that are decided by a coin "
+        "flip, and the 75 non-members with the highest scores. With replicas, these non-members are called members by "
+        "at least one. Each value of a list belongs to a model."
     ),
     {
-        "id": Column("none", "the sample"),
+        **common("id"),
         "chosen_by": Column("none", "list: `top`, `coin`, `alarm`"),
         "text": Column(
             "none", "first 600 characters of the text, as it was tokenized; empty without a text"
         ),
-        "in_loss_nats": Column(
-            "nats per token", "list: losses under the references that were trained on it"
-        ),
-        "out_loss_nats": Column(
+        "in_loss_nats, out_loss_nats, model_loss_nats": Column(
             "nats per token",
-            "list: losses under the other references or, without references, under the base",
+            (
+                "lists: losses under the references that were trained on it, under the others (without references, "
+                "under the base), and under the attacked models"
+            ),
         ),
-        "model_loss_nats": Column("nats per token", "list: losses under the attacked models"),
         "called": Column(
             "none", "list: whether each attacked model calls it a member at `attack.focus_fpr`"
         ),
@@ -110,23 +100,23 @@ PAGE_SAMPLES = Table(
 EXPOSED = Table(
     "exposed.csv",
     (
-        "Written by `lm-mia attack`. Each row is a member, in the order of membership scores under `attack.headline`, "
-        "up to 10,000 of them. An entry of a list of the first members is wrong if the score of the member is like "
-        "that of a non-member, so that training on it did not raise it. The expected share of wrong entries is the "
-        "number of members times the share of non-members with scores as high as those of the list, divided by the "
-        "length of the list (Benjamini and Hochberg 1995, with conformal p-values: Bates et al. 2023). It is as if all "
-        "members were like non-members, and thus rather too large. The longest list in which it is at most 5 % has at "
-        "most 5 % of wrong entries in the mean over samples; in a single list the share varies around its "
-        "expectation. Samples must be independent: for documents that are split, the intervals are too narrow."
+        "Each row is a member, in the order of membership scores under `attack.headline`, up to 10,000 of them. An "
+        "entry of a list of the first members is wrong if the score of the member is like that of a non-member, so "
+        "that training on it did not raise it. The expected share of wrong entries is the number of members times the "
+        "share of non-members with scores as high as those of the list, divided by the length of the list (Benjamini "
+        "and Hochberg 1995, with conformal p-values: Bates et al. 2023). It is as if all members were like "
+        "non-members, and thus rather too large. The longest list in which it is at most 5 % has at most 5 % of wrong "
+        "entries in the mean over samples; in a single list the share varies around its expectation. Samples must be "
+        "independent: for documents that are split, the intervals are too narrow."
     ),
     {
         "rank": Column("count", "position in the list, from 1"),
-        "id": Column("none", "the sample"),
+        **common("id"),
         "name, source, user": Column(
             "none", "the record in the corpus, where it is from, and whose it is; empty if unknown"
         ),
-        "score": Column("none", "membership score, as in `headline_samples.parquet`"),
-        "p_value": Column("fraction", "conformal p-value, as in `headline_samples.parquet`"),
+        "score": Column("none", "as in `headline_samples.parquet`"),
+        "p_value": Column("fraction", "as in `headline_samples.parquet`"),
         "found_in": Column("count", "attacked models that call it a member at `attack.focus_fpr`"),
         "models": Column("count", "number of these models"),
         "wrong_share": Column(
@@ -139,8 +129,8 @@ EXPOSED = Table(
         "wrong_share_low, wrong_share_high": Column(
             "fraction",
             (
-                "95 % interval of this number, from the Clopper-Pearson interval of the share of non-members with "
-                "scores as high as those of the list"
+                "its interval, from the Clopper-Pearson interval of the share of non-members with scores as high as "
+                "those of the list"
             ),
         ),
     },

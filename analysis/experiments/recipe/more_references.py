@@ -22,7 +22,7 @@ import pandas as pd
 
 from lm_mia import stats
 from lm_mia.attacks import registry, user_code
-from lm_mia.attacks.declarations import Column, Table
+from lm_mia.attacks.declarations import Column, Table, common
 from lm_mia.attacks.designs import model_design
 from lm_mia.attacks.inputs import AttackInputs, Block, FitInputs, open_inputs
 from lm_mia.attacks.resampling import disjoint_sets, reference_units
@@ -210,15 +210,14 @@ STUDY = Study(
         Table(
             TABLE,
             (
-                "Written by `lm-mia attack`: [what more references would "
-                "add](how-to/attacks.md#would-more-references-help) to each attack of `attack.attacks` that uses "
-                "references. The M references are divided into quarters of whole pairs, and the attack is repeated "
-                "with each quarter, every combination of two quarters, and all references, on the first 16 targets "
-                "(or, without targets, the first 16 replicas) and on at most the first 65,536 samples. Each row is a "
-                "metric of an attack with a number of references."
+                "[What more references would add](how-to/attacks.md#would-more-references-help) to each attack of "
+                "`attack.attacks` that uses references. The M references are divided into quarters of whole pairs, and "
+                "the attack is repeated with each quarter, every combination of two quarters, and all references, on "
+                "the first 16 targets (or, without targets, the first 16 replicas) and on the first 65,536 samples. "
+                "Each row is a metric of an attack with a number of references."
             ),
             {
-                "attack": Column("none", "name of the attack"),
+                **common("attack"),
                 "metric": Column(
                     "none",
                     (
@@ -227,13 +226,9 @@ STUDY = Study(
                     ),
                 ),
                 "references": Column(
-                    "count",
-                    "number of references: a quarter, half, all (M), 2 M and 4 M",
+                    "count", "number of references: a quarter, half, all (M), 2 M and 4 M"
                 ),
-                "kind": Column(
-                    "none",
-                    "observed, or predicted by `stats.predict_more_references`",
-                ),
+                "kind": Column("none", "observed, or predicted by `stats.predict_more_references`"),
                 "sets": Column(
                     "count",
                     "number of sets of references over which an observed value is averaged; 0 for predictions",
@@ -242,17 +237,13 @@ STUDY = Study(
                     "fraction",
                     (
                         "mean over targets and sets of the AUC or TPR; empty if no sample of a class has a score, or "
-                        "if there is no prediction"
+                        "without a prediction"
                     ),
                 ),
                 "low, high": Column(
-                    "fraction",
-                    "95% interval of a prediction, for the same targets and samples; empty for observed values",
+                    "fraction", "95% interval of a prediction, for the same targets and samples"
                 ),
-                "reason": Column(
-                    "none",
-                    "why there is no prediction; empty if there is one",
-                ),
+                "reason": Column("none", "why there is no prediction"),
             },
             key=("attack", "metric", "references"),
         ),

@@ -30,10 +30,9 @@ FEWEST_HITS = 80
 FOUND_AGAIN = Table(
     "found_again.csv",
     (
-        "Written by `lm-mia attack` with the tables of decisions. The hits of all replicas under `attack.headline` at "
-        "`attack.focus_fpr`, members and false positives, among at most the first 32,768 samples, are divided into 8 "
-        "groups of equal size by how far their scores are above the threshold; each row is a group. There are no rows "
-        "with fewer than 80 hits."
+        "Written with the tables of decisions. The hits of all replicas under `attack.headline` at `attack.focus_fpr`, "
+        "members and false positives, among the first 32,768 samples, are divided into 8 groups of equal size by how "
+        "far their scores are above the threshold; each row is a group. There are no rows with fewer than 80 hits."
     ),
     {
         "group": Column("none", "1 has the lowest scores"),

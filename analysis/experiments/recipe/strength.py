@@ -28,7 +28,7 @@ from lm_mia.attacks import (
     study_inputs,
     user_code,
 )
-from lm_mia.attacks.declarations import Column, Table
+from lm_mia.attacks.declarations import Column, Table, common
 from lm_mia.attacks.evaluations import Scores
 from lm_mia.attacks.registry import attack_name
 from lm_mia.attacks.spec import AttackTable, Study
@@ -42,48 +42,34 @@ _METRICS = ("tpr", "second_tpr", "auc", "missed")
 
 MODELS = Table(
     "attacked_models.csv",
-    (
-        "Written by `lm-mia attack`. Each row is an attack of `attack.attacks` with all references, or "
-        "`attack.headline`, and an attacked model."
-    ),
+    "Each row is an attack of `attack.attacks` with all references, or `attack.headline`, and an attacked model.",
     {
-        "attack": Column("none", "as in `attacks.csv`"),
-        "references": Column("count", "as in `attacks.csv`"),
-        "model": Column("none", "name of the attacked model"),
+        **common("attack", "references", "model"),
         "tpr": Column("fraction", "true positive rate at `attack.focus_fpr`"),
-        "auc": Column("fraction", "area under the ROC curve"),
+        **common("auc"),
         "members, nonmembers": Column("count", "samples of the class that have a score"),
-        "left_out": Column("count", "samples without a score"),
+        **common("left_out"),
     },
     key=("attack", "model"),
 )
 PARTS = Table(
     "strength_parts.parquet",
     (
-        "Written by `lm-mia attack`, for the intervals of `strength.csv`. Each row is an attack of `attack.attacks` "
-        "with all references, or `attack.headline`, some of the attacked models, and some of the samples. Thresholds "
-        "are calibrated on the samples that are used."
+        "Written for the intervals of `strength.csv`. Each row is an attack of `attack.attacks` with all references, "
+        "or `attack.headline`, some of the attacked models, and some of the samples. Thresholds are calibrated on the "
+        "samples that are used."
     ),
     {
-        "attack": Column("none", "as in `attacks.csv`"),
-        "references": Column("count", "as in `attacks.csv`"),
+        **common("attack", "references"),
         "models": Column(
             "none",
             "0: all attacked models; g: without group g. There are 8 groups, or one for each of fewer models",
         ),
-        "samples": Column(
-            "none", "0: all samples; h: half h of them, as `half` of `target_jackknife.parquet`"
-        ),
-        "tpr, second_tpr": Column(
-            "fraction", "mean true positive rates at the two rates of `strength.csv`"
-        ),
-        "auc": Column("fraction", "mean area under the ROC curve"),
+        "samples": Column("none", "as `half` of `target_jackknife.parquet`"),
+        "tpr, second_tpr, auc": Column("fraction", "means, as in `strength.csv`"),
         "missed": Column(
             "fraction",
-            (
-                "`missed` of `strength.csv`, on at most the first 32,768 samples; empty without replicas, and where "
-                "fewer than two of them remain"
-            ),
+            "the same, on the first 32,768 samples; empty where fewer than two replicas remain",
         ),
     },
     key=("attack", "models", "samples"),
@@ -91,9 +77,8 @@ PARTS = Table(
 HEADLINE_ROC = Table(
     "headline_roc.csv",
     (
-        "Written by `lm-mia attack`, for the ROC curve of the report page. Each row is a point of the ROC curve of "
-        "`attack.headline` with all references, mean over the attacked models; thresholds are calibrated for each "
-        "rate."
+        "Written for the ROC curve of the report page. Each row is a point of the ROC curve of `attack.headline` with "
+        "all references, mean over the attacked models; thresholds are calibrated for each rate."
     ),
     {
         "fpr": Column(
@@ -102,10 +87,7 @@ HEADLINE_ROC = Table(
         "tpr": Column("fraction", "mean true positive rate"),
         "low, high": Column(
             "fraction",
-            (
-                "ends of its 95 % interval, as in `strength.csv`; empty at rates that allow fewer than 10 false "
-                "positives"
-            ),
+            "ends of its interval, as in `strength.csv`; empty at rates that allow fewer than 10 false positives",
         ),
     },
     key=("fpr",),
@@ -113,14 +95,13 @@ HEADLINE_ROC = Table(
 STRENGTH = Table(
     "strength.csv",
     (
-        "Written by `lm-mia attack`, for the first section of the report page. Each row is a number about an attack of "
-        "`attack.attacks` with all references, or of `attack.headline`, over all attacked models. 95 % intervals "
-        "(`stats.share_interval`, `stats.difference_interval`) are over samples and, with several attacked models, "
-        "over models: for replicas over batch orders alone, with the training subset, the initial weights and the "
-        "references held fixed."
+        "Written for the first section of the report page. Each row is a number about an attack of `attack.attacks` "
+        "with all references, or of `attack.headline`, over all attacked models. Intervals (`stats.share_interval`, "
+        "`stats.difference_interval`) are over samples and, with several attacked models, over models: for replicas "
+        "over batch orders alone, with the training subset, the initial weights and the references held fixed."
     ),
     {
-        "attack": Column("none", "as in `attacks.csv`"),
+        **common("attack"),
         "metric": Column(
             "none",
             (
@@ -130,20 +111,15 @@ STRENGTH = Table(
                 "misses, over all pairs of replicas: the mean flip rate of members / (2 `tpr`)"
             ),
         ),
-        "references": Column("count", "as in `attacks.csv`"),
+        **common("references"),
         "fpr": Column("fraction", "requested FPR; empty for the AUC"),
         "value": Column("fraction", "the number; empty if it is unknown"),
-        "low, high": Column("fraction", "ends of the interval; empty if there is none"),
-        "minus_headline": Column(
-            "fraction", "the number minus that of the headline attack; empty for that attack"
-        ),
-        "minus_headline_low, minus_headline_high": Column(
-            "fraction", "ends of the 95 % interval of this difference; empty if there is none"
+        "low, high": Column("fraction", "ends of its interval"),
+        "minus_headline, minus_headline_low, minus_headline_high": Column(
+            "fraction", "the number minus that of the headline attack"
         ),
         "models": Column("count", "number of attacked models"),
-        "left_out": Column(
-            "count", "samples without a score; the largest number over the attacked models"
-        ),
+        **common("left_out"),
     },
     key=("attack", "metric"),
 )

@@ -50,7 +50,7 @@ from analysis.formatting import percent
 from analysis.io import RecipeResults, Record, SweepResults
 from lm_mia import config, stats
 from lm_mia.attacks import registry
-from lm_mia.attacks.declarations import Column, Table
+from lm_mia.attacks.declarations import Column, Table, common
 from lm_mia.attacks.designs import model_design, reference_design
 from lm_mia.attacks.inputs import BLOCK_SAMPLES, AttackInputs, Block, FitInputs, open_inputs
 from lm_mia.attacks.registry import FittedAttack
@@ -769,16 +769,15 @@ STUDY = Study(
         Table(
             TABLE,
             (
-                "Written by `lm-mia attack` if `attack.leave_one_out` is set and at least 8 references are present, "
-                "also for recipes without replicas. Every reference is attacked with all the others, except those "
-                "that would reveal its members, as in `reference_targets.csv`, and samples have a score only if the "
-                "others include one that was trained on them and one that was not. Each row is a strategy for "
-                "finding the threshold, an FPR of `attack.fprs` between 0 and 1, and a number of models. "
-                "Reliability, Figures 1 and A1."
+                "Written if `attack.leave_one_out` is set and at least 8 references are present, also for recipes "
+                "without replicas. Every reference is attacked with all the others, except those that would reveal its "
+                "members, as in `reference_targets.csv`, and samples have a score only if the others include one that "
+                "was trained on them and one that was not. Each row is a strategy for finding the threshold, an FPR of "
+                "`attack.fprs` between 0 and 1, and a number of models. Reliability, Figures 1 and A1."
             ),
             {
-                "fpr": Column("fraction", "requested FPR"),
-                "strategy": Column("none", "how the threshold is found, see below"),
+                **common("fpr"),
+                "strategy": Column("none", "see below"),
                 "oracle": Column(
                     "none",
                     (
@@ -787,34 +786,25 @@ STUDY = Study(
                     ),
                 ),
                 "models": Column(
-                    "count",
-                    "number of models that are evaluated: 8, 16, 32, ... and all",
+                    "count", "number of models that are evaluated: 8, 16, 32, ... and all"
                 ),
                 "threshold": Column(
                     "none",
                     "the threshold; empty if there are several, and `inf` if no score is one",
                 ),
-                "tpr": Column(
+                "tpr, realized_fpr": Column(
                     "fraction",
                     (
-                        "true positive rate: the share of all pairs of a model and one of its members, or a mean "
-                        "over samples or models"
+                        "true positive rate, and false positive rate: the share of all pairs of a model and one of its "
+                        "members (non-members), or a mean over samples or models"
                     ),
                 ),
-                "realized_fpr": Column(
-                    "fraction",
-                    "false positive rate: the same for non-members",
-                ),
                 "in_cells, out_cells": Column(
-                    "count",
-                    "pairs of a model and a member or a non-member that have a score",
+                    "count", "pairs of a model and a member or a non-member that have a score"
                 ),
                 "samples": Column(
                     "count",
-                    (
-                        "samples that are evaluated: all in the rows with all models, and otherwise at most the "
-                        "first 16,384"
-                    ),
+                    "samples that are evaluated: all in the rows with all models, and otherwise the first 16,384",
                 ),
                 "left_out": Column(
                     "count",
@@ -826,8 +816,8 @@ STUDY = Study(
                 "tpr_low, tpr_high": Column(
                     "fraction",
                     (
-                        "ends of the 95% interval of the TPR over models and samples, on at most 16,384 samples; "
-                        "empty for `per_model`"
+                        "ends of its interval over models and samples, on the first 16,384 samples; empty for "
+                        "`per_model`"
                     ),
                 ),
             },
@@ -861,9 +851,8 @@ STUDY = Study(
         Table(
             JACKKNIFE,
             (
-                "Written with `pooling.csv`. The TPRs of that table without groups of models and on halves of the "
-                "samples, from which `stats.jackknife_variance` computes the intervals. Each row is a row of "
-                "`pooling.csv` in one part of the models and samples."
+                "Written with `pooling.csv`. Each row is a row of that table without a group of models or on half of "
+                "the samples, from which `stats.jackknife_variance` computes the intervals."
             ),
             {
                 "fpr, strategy, oracle, models": Column(
@@ -876,11 +865,8 @@ STUDY = Study(
                         "evaluated without the others)"
                     ),
                 ),
-                "half": Column(
-                    "none",
-                    "0: all samples; 1 to 14: half of them, as `stats.HALVES_HxG`",
-                ),
-                "tpr": Column("fraction", "the true positive rate"),
+                **common("half"),
+                "tpr": Column("fraction", "true positive rate"),
             },
             key=("oracle", "models", "part", "half", "strategy", "fpr"),
         ),
@@ -888,15 +874,12 @@ STUDY = Study(
             VULNERABILITY,
             "Written with `pooling.csv`. Each row is a sample. Reliability, Sections 3 to 5.",
             {
-                "id": Column("none", "the sample"),
+                **common("id"),
                 "gap": Column(
                     "standard deviations",
                     "(OUT mean - IN mean) / OUT standard deviation of its losses under all models",
                 ),
-                "sd_ratio": Column(
-                    "fraction",
-                    "IN standard deviation / OUT standard deviation",
-                ),
+                "sd_ratio": Column("fraction", "IN standard deviation / OUT standard deviation"),
                 "tpr": Column(
                     "fraction",
                     (
@@ -927,8 +910,7 @@ STUDY = Study(
                     ),
                 ),
                 "in_models, out_models": Column(
-                    "count",
-                    "models with a score that were trained on it and that were not",
+                    "count", "models with a score that were trained on it and that were not"
                 ),
             },
             key=("id",),
@@ -944,14 +926,13 @@ STUDY = Study(
                 "strategy": Column(
                     "none",
                     (
-                        "as in `pooling.csv`; the thresholds of `naive` and `standardized` are those of the scores "
-                        "of all targets together"
+                        "as in `pooling.csv`; the thresholds of `naive` and `standardized` are those of the scores of "
+                        "all targets together"
                     ),
                 ),
-                "fpr": Column("fraction", "requested FPR"),
+                **common("fpr"),
                 "nonmember_models": Column(
-                    "count",
-                    "targets that were not trained on a sample and have a score for it",
+                    "count", "targets that were not trained on a sample and have a score for it"
                 ),
                 "called": Column("count", "number of them that call it a member"),
                 "samples": Column("count", "samples with these two counts"),

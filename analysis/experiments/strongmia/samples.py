@@ -26,7 +26,7 @@ from analysis.experiment import Drawing, Experiment
 from analysis.formatting import percent
 from analysis.io import RecipeResults, Record, SweepResults
 from lm_mia import stats
-from lm_mia.attacks.declarations import Column, Table
+from lm_mia.attacks.declarations import Column, Table, common
 from lm_mia.attacks.spec import (
     JACKKNIFE_SAMPLES,
     Need,
@@ -547,17 +547,14 @@ TFIDF_STUDY = Study(
     tables=(
         Table(
             TFIDF_TABLE,
-            (
-                "Written by `lm-mia attack` for figures that need the study `token_tfidf`, with one row per attacked "
-                "sample."
-            ),
+            "Written for figures that need the study `token_tfidf`. Each row is an attacked sample.",
             {
-                "id": Column("none", "id of the sample in the population"),
+                **common("id"),
                 "tfidf": Column(
                     "none",
                     (
-                        "mean TF-IDF over all tokens of the sample, where a token that occurs k times counts k "
-                        "times; `tfidf` of `samples.parquet` of the population is the mean over distinct tokens"
+                        "mean TF-IDF over all tokens of the sample, where a token that occurs k times counts k times; "
+                        "`tfidf` of `samples.parquet` of the population is the mean over distinct tokens"
                     ),
                 ),
             },
