@@ -133,10 +133,9 @@ def table(summaries: Sequence[RecipeSummary]) -> pd.DataFrame:
 COMPARISON_TABLE = Table(
     "comparison.csv",
     (
-        "Written with the page, unless it shows a single recipe that has tables of decisions. Each row is a recipe "
-        "of the page. Its numbers are over replicas, from the tables of decisions, if it has these; otherwise over "
-        "targets, from `targets.csv`. All numbers are of the attack with all references, so that numbers of "
-        "references may differ between recipes."
+        "Written with the page, unless it shows a single recipe that has tables of decisions. Each row is a recipe of "
+        "the page. Its numbers are over replicas, from the tables of decisions, if it has these; otherwise over "
+        "targets, from `targets.csv`; of the attack with all references, whose number may differ between recipes."
     ),
     {
         **common("recipe"),

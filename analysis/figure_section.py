@@ -311,7 +311,7 @@ CLAIMS_TABLE = Table(
             "fraction",
             (
                 "the smallest alpha at which the interval with confidence 1 - alpha decides the claim, in either "
-                "direction; the claim is decided if it is below 0.05; empty if the claim is not tested"
+                "direction; below 0.05 it is decided"
             ),
         ),
         "p_holm": Column(

@@ -138,7 +138,7 @@ SCALING_TABLE = Table(
                 "flip`)"
             ),
         ),
-        "fpr": Column("fraction", "requested FPR, one of `attack.fprs`; empty for the AUC"),
+        "fpr": Column("fraction", "one of `attack.fprs`"),
         "value": Column("fraction", "the metric"),
     },
     key=("recipe", "target", "fpr", "metric"),

@@ -103,8 +103,7 @@ ATTACK_FLIPS_TABLE = Table(
     "attack_flips.csv",
     (
         "Each row is an attack of `attack.attacks` with all references, and an FPR of `attack.fprs`; each replica's "
-        "threshold is calibrated for the attack. The rows of `lira_online` repeat numbers of the other tables of "
-        "decisions, which are based on that attack alone.\n"
+        "threshold is calibrated for the attack. The other tables of decisions are based on `lira_online` alone.\n"
         "\n"
         "Columns with `_minus_lira` are differences from `lira_online` at the same FPR. Their 95% intervals (Student's "
         "t, `lm_mia.stats.jackknife_variance`) are over replicas and samples (documents, if they are split): both "

@@ -284,8 +284,8 @@ COIN_FREE_ROC_TABLE = Table(
         "tpr_coin_free": Column(
             "fraction",
             (
-                "the same without the true positives whose decisions are coin flips at this FPR; the members that are "
-                "removed differ from rate to rate, so this is not the curve of a threshold rule, and it may fall"
+                "the same without the true positives whose decisions are coin flips at this FPR; since other members "
+                "are removed at each rate, it is not the curve of a threshold rule, and may fall"
             ),
         ),
         "tpr_unstable_free": Column(
@@ -514,7 +514,7 @@ SAMPLES_TABLE = Table(
             "piece",
         ),
         "score": Column("nats", "score under the first replica"),
-        "mean_score": Column("nats", "mean score"),
+        "mean_score": Column("nats", "mean score over replicas"),
         "mean_posterior": Column(
             "fraction", "mean posterior of the score; not the posterior of `mean_score`"
         ),
@@ -616,25 +616,19 @@ def _sample_rows(
 FLIP_CURVES_TABLE = Table(
     "flip_curves.csv",
     (
-        "Each row is a bin of samples of one class, at an FPR of `attack.fprs`: samples are sorted by their distance "
-        "to the threshold or by their posterior and divided into 50 bins of equal size. Equal values stay in one bin, "
-        "so there may be fewer bins, of different sizes. StrongMIA Figures 26 and 27."
+        "Each row is a bin of samples of one class, at an FPR of `attack.fprs`: 50 bins of equal size, or fewer, since "
+        "equal values stay in one bin. StrongMIA Figures 26 and 27."
     ),
     {
         **common("fpr"),
         "binned_by": Column(
             "none",
-            (
-                "the quantity by which samples are sorted and binned: `distance` (`distance_FPR` of `samples.parquet`) "
-                "or `posterior` (`mean_posterior`)"
-            ),
+            "`distance` (`distance_FPR` of `samples.parquet`) or `posterior` (`mean_posterior`)",
         ),
         **common("class"),
-        "x_mean": Column("fraction", "mean distance or posterior of the samples in the bin"),
-        "flip_rate_mean": Column(
-            "fraction", "mean flip rate (`flip_rate_FPR`) of the samples in the bin"
-        ),
-        "samples": Column("count", "number of samples in the bin"),
+        "x_mean": Column("fraction", "its mean in the bin"),
+        "flip_rate_mean": Column("fraction", "mean `flip_rate_FPR` in the bin"),
+        "samples": Column("count", "samples in the bin"),
         "left_out": Column(
             "count", "samples of the class without a flip rate or distance, which are in no bin"
         ),
@@ -694,8 +688,8 @@ def flip_curves(
 ARCHETYPES_TABLE = Table(
     "archetypes.csv",
     (
-        "Each row is one of four kinds of samples, each defined by a rule, with the first sample, in order of ids, "
-        "that satisfies the rule. If there is none, the columns of the sample are empty. StrongMIA Figure 22."
+        "Each row is one of four kinds of samples, with the first sample by id that satisfies its rule, if there is "
+        "one. StrongMIA Figure 22."
     ),
     {
         "kind": Column(

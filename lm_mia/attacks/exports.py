@@ -209,9 +209,7 @@ EXTRACTION_CURVES_TABLE = Table(
                 "p_z)^n >= p, where log p_z is `log_p_SCHEME`"
             ),
         ),
-        "left_out": Column(
-            "count", "samples of the class without a log p_z, which the share leaves out"
-        ),
+        "left_out": Column("count", "samples of the class without a log p_z"),
     },
     key=("scheme", "class", "probability", "queries"),
 )
@@ -229,7 +227,7 @@ EXTRACTION_RATES_TABLE = Table(
     {
         **common("scheme", "class"),
         "samples": Column("count", "samples that the shares are of"),
-        "left_out": Column("count", "samples of the class that the shares leave out"),
+        "left_out": Column("count", "samples of the class that are left out"),
         "inclusion, inclusion_low, inclusion_high": Column(
             "fraction", "samples with `included_SCHEME` = 1"
         ),
@@ -248,10 +246,9 @@ EXTRACTION_REFERENCE_TABLE = Table(
     "extraction_reference.csv",
     (
         "With `extract.reference`: how many samples are extracted from the first replica, from the first reference, "
-        "from both or from neither. Each row is a scheme, a criterion and a pair of memberships that occurs. Both "
-        "models were trained in the same way on random halves of the population, so that samples that only the replica "
-        "was trained on, and that are extracted from it alone, show the effect of training on a sample; samples that "
-        "neither was trained on show the effect of chance."
+        "from both or from neither. Each row is a scheme, a criterion and a pair of memberships that occurs. Samples "
+        "that only the replica was trained on, and that are extracted from it alone, show the effect of training; "
+        "samples that neither was trained on show the effect of chance."
     ),
     {
         **common("scheme"),
@@ -591,10 +588,10 @@ TARGET_JACKKNIFE_TABLE = Table(
     (
         "Written with `targets.csv`, for the attacks from which intervals of claims are computed. Each row is a row of "
         "`targets.csv`, with all references or a part of them, on all samples or half of them. References are divided "
-        "into 8 groups of pairs. With 16 references or more, a part is half of the groups; with fewer, it is a set of "
-        "references of one group, if each group has as many. Samples are divided into 8 groups by their number or, if "
-        "`corpus.split_documents` is set, by that of their document; a half consists of 4 groups. The TPRs are at "
-        "thresholds that are calibrated on the half."
+        "into 8 groups of pairs: with 16 references or more, a part is half of the groups; with fewer, it is one "
+        "group, if each has as many. Samples are divided into 8 groups by their number or, if `corpus.split_documents` "
+        "is set, that of their document; a half has 4 groups. The TPRs are at thresholds that are calibrated on the "
+        "half."
     ),
     {
         **common("attack_id", "target", "half", "auc", "tpr_at_FPR"),

@@ -45,16 +45,13 @@ def model_numbers(models: Sequence[ModelSeeds]) -> PresentModels:
 
 MODELS_TABLE = Table(
     "models.csv",
-    (
-        "Each row is a model that was scored at the end of training, whether it is attacked or not: crossed models "
-        "(`attack.replica_inits`), references and replicas, each by number."
-    ),
+    "Each row is a model that was scored at the end of training, attacked or not.",
     {
         "model": Column(
             "none",
             (
-                "name: the role and a number, which is the subset seed of a reference and the order seed of a "
-                "replica; a crossed model has two numbers, that of its initialization and its order seed"
+                "name, with the subset seed of a reference, the order seed of a replica, and the initialization and "
+                "the order seed of a crossed model (`attack.replica_inits`)"
             ),
         ),
         "role": Column("none", "`reference`, `replica` or `crossed`"),
@@ -63,12 +60,9 @@ MODELS_TABLE = Table(
         "order_seed": Column("none", "seed of the batch order"),
         "member_loss_nats": Column(
             "nats per token",
-            (
-                "mean loss at the end of training on the samples that the model was trained on; with canaries, on "
-                "the canaries among them"
-            ),
+            "mean loss at the end of training on members; with canaries, on the canaries among them",
         ),
-        "nonmember_loss_nats": Column("nats per token", "the same on all other samples"),
+        "nonmember_loss_nats": Column("nats per token", "the same on non-members"),
     },
     key=("model",),
 )

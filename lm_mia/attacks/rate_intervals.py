@@ -52,7 +52,7 @@ INTERVALS_TABLE = Table(
         "value": Column(
             "fraction", "the number; the TPR is empty if the FPR needs more non-members"
         ),
-        "low, high": Column("fraction", "ends of the interval; empty if there is none"),
+        "low, high": Column("fraction", "ends of the interval"),
         "method": Column(
             "none",
             (

@@ -34,20 +34,19 @@ INTERVALS = "reference_intervals.csv"
 REFERENCE_TARGETS_TABLE = Table(
     "reference_targets.csv",
     (
-        "Replicas share the training subset and the initial weights, so they do not show how much an attack varies "
-        "between models with other subsets. Each row is a reference, which has its own subset, initial weights and "
-        "batch order. It is attacked with online LiRA and all other references (Carlini et al. 2022), without those "
-        "whose training subset is that of the target, or its complement (`train.subset=balanced`), since the number of "
-        "references that were trained on a sample would reveal whether the target was. If every sample is in the same "
-        "number of subsets, a random reference of the other class is left out for each sample, too."
+        "Shows how much an attack varies between models with other subsets and initial weights, which replicas share. "
+        "Each row is a reference, which is attacked with online LiRA and all other references (Carlini et al. 2022), "
+        "without those whose training subset is that of the target, or its complement (`train.subset=balanced`), since "
+        "the number of references that were trained on a sample would reveal whether the target was. If every sample "
+        "is in the same number of subsets, a random reference of the other class is left out for each sample, too."
     ),
     {
         **common("target"),
         "references": Column(
             "count",
             (
-                "all others whose subset is not that of the target or its complement; one fewer for each sample if "
-                "every sample is in the same number of subsets"
+                "all others whose subset is not that of the target or its complement; one fewer if every sample is in "
+                "the same number of subsets"
             ),
         ),
         **common("auc", "tpr_at_FPR", "members", "nonmembers", "left_out"),

@@ -268,9 +268,9 @@ def _uses_references(attack: str) -> bool:
 SHUFFLED_TABLE = Table(
     "shuffled.csv",
     (
-        "Each row is an attack of `attack.attacks` with all references, on the first replica, repeated 10 times after "
-        "a permutation of the membership labels of all samples, the same for the target and all references (within "
-        "blocks of 65,536 samples). The labels are then noise, so an AUC far from 0.5 would show a leak."
+        "Each row is an attack of `attack.attacks` with all references, on the first replica, 10 times with permuted "
+        "membership labels, in the same way for the target and all references (within blocks of 65,536 samples). An "
+        "AUC far from 0.5 would show a leak."
     ),
     {
         **common("attack", "references"),

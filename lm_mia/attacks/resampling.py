@@ -73,7 +73,7 @@ RESAMPLED_REFERENCES_TABLE = Table(
         ),
         "sets": Column(
             "count",
-            "number of sets, and of votes on each sample; there is one subsampled set per replica",
+            "number of sets and votes; there is one subsampled set per replica",
         ),
         "references_per_set": Column(
             "count",

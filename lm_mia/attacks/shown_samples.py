@@ -48,13 +48,9 @@ SHOWN_SAMPLES_TABLE = Table(
             "none",
             "first 2,000 characters of its text, as it was tokenized; empty for imported losses without texts",
         ),
-        "reference_loss_nats": Column(
-            "nats per token", "list: loss of the sample under each reference"
-        ),
+        "reference_loss_nats": Column("nats per token", "list: loss under each reference"),
         "reference_member": Column("none", "list: whether each reference was trained on it"),
-        "replica_loss_nats": Column(
-            "nats per token", "list: loss of the sample under each replica"
-        ),
+        "replica_loss_nats": Column("nats per token", "list: loss under each replica"),
         "decisions_FPR": Column(
             "none",
             "list: whether each replica's score reaches its threshold at this FPR; null without a score",

@@ -51,8 +51,8 @@ ATTACKS_TABLE = Table(
             "fraction",
             (
                 "samples that have a score, under the first replica, in only one of this row and online LiRA with all "
-                "references, divided by all samples; empty without references. Rows above 0.01 are evaluated on other "
-                "samples, so that they are not comparable with the others"
+                "references, divided by all samples; rows above 0.01 are not comparable with the others, since they "
+                "are evaluated on other samples"
             ),
         ),
     },

@@ -660,11 +660,10 @@ STUDY = Study(
             TABLE,
             (
                 "Written if `attack.zero_run` is set and at least 8 references are present, also for recipes without "
-                "replicas. It compares the results of evaluations on members and non-members from different sources "
-                "with the truth. Each reference in turn is the model under evaluation, *the run*: some of its members "
-                "and non-members are selected by a rule that depends on the text, a *shift*. Each row is a shift, an "
-                "attack, a run and an estimator. CausalMIA, Section 6. The first 32,768 samples are used; a shift that "
-                "is not possible has no rows (see `zero_run.json`).\n"
+                "replicas. Compares evaluations on members and non-members from different sources with the truth. Each "
+                "row is a *shift*, a rule by which members and non-members are selected by their text, an attack, a "
+                "*run*, the reference under evaluation, and an estimator. CausalMIA, Section 6. The first 32,768 "
+                "samples are used; a shift that is not possible has no rows (see `zero_run.json`).\n"
                 "\n"
                 "Shifts:\n"
                 "\n"
@@ -676,8 +675,8 @@ STUDY = Study(
                 "- `disjoint`: all members are from A and all non-members from other sources. No non-member resembles "
                 "a member, so no adjustment is possible.\n"
                 "\n"
-                "Estimators of the mean effect of training and of the ROC curve, for the distribution of the members "
-                "(with their names in the report):\n"
+                "[Estimators](how-to/different-sources.md#what-the-estimators-do) of the mean effect of training and "
+                "of the ROC curve, for the distribution of the members (with their names in the report):\n"
                 "\n"
                 "- `truth`: compares the scores of the selected members under the other models that were trained on "
                 "them with those under the other models that were not. In a balanced design, the complement of the run "
@@ -691,8 +690,7 @@ STUDY = Study(
                 "membership on covariates of the text.\n"
                 '- `g_formula` ("Regression"): predicts the scores that members would have without training, by a '
                 "cross-fitted ridge regression of the scores of non-members on these covariates.\n"
-                '- `aipw` ("Both"): the regression, corrected by its weighted errors on the non-members. The mean '
-                "effect is right if either the weights or the regression is right.\n"
+                '- `aipw` ("Both"): the regression, corrected by its weighted errors on the non-members.\n'
                 "\n"
                 "The covariates are 64 directions of the TF-IDF vectors, the logarithm of the number of tokens, the "
                 "share of unknown tokens, compressed bytes per character, and the mean TF-IDF; for imported losses, "
@@ -700,7 +698,7 @@ STUDY = Study(
                 "the last three estimators are left out."
             ),
             {
-                "shift": Column("none", "`groups`, `graded` or `disjoint`"),
+                "shift": Column("none", "see above"),
                 "strength": Column(
                     "none", "b of `graded`, from `attack.zero_run_strengths`; 0 for the others"
                 ),
@@ -733,12 +731,10 @@ STUDY = Study(
                     "count",
                     "(sum of weights)^2 / sum of squared weights; empty for `truth` and `g_formula`",
                 ),
-                "largest_weight_share": Column(
-                    "fraction", "largest weight / sum of weights; empty without weights"
-                ),
+                "largest_weight_share": Column("fraction", "largest weight / sum of weights"),
                 "top_tenth_share": Column(
                     "fraction",
-                    "share of the total weight that the largest tenth of the weights carries; empty without weights",
+                    "share of the total weight that the largest tenth of the weights carries",
                 ),
                 "has_overlap": Column(
                     "none",
@@ -791,11 +787,11 @@ STUDY = Study(
             INTERFERENCE,
             (
                 "Written with `zero_run.csv`. Each row is an attack and a reference, whose members are compared with "
-                "its non-members on all samples (one-run evaluation, CausalMIA Section 5), with two more rows for "
-                "each attack: `multi_run`, all models together, and `trials`, a different sample under each model "
-                "(CausalMIA, Algorithm 1). The scores of one model depend on each other through the model "
-                "(interference). To see by how much, compare the standard deviation of `ate` and of `auc` over the "
-                "models with `sd_ate` and `sd_auc`."
+                "its non-members on all samples (one-run evaluation, CausalMIA Section 5), with two more rows for each "
+                "attack: `multi_run`, all models together, and `trials`, a different sample under each model "
+                "(CausalMIA, Algorithm 1). To see how much the scores of one model depend on each other "
+                "([interference](reference/concepts.md#definitions)), compare the standard deviation of `ate` and of "
+                "`auc` over the models with `sd_ate` and `sd_auc`."
             ),
             {
                 "attack": Column("none", "as in `zero_run.csv`"),

@@ -121,7 +121,7 @@ ADVANTAGE_TABLE = Table(
             "fraction",
             (
                 "`plug_in` with shuffled labels, mean over the same shuffles: the value without leakage, or less if "
-                "`corpus.split_documents` is set, since the labels of single pieces are shuffled"
+                "`corpus.split_documents` is set, since the labels of pieces are shuffled"
             ),
         ),
         "bins": Column(
@@ -131,7 +131,7 @@ ADVANTAGE_TABLE = Table(
                 "100; fewer if scores are tied"
             ),
         ),
-        "targets": Column("count", "number of attacked replicas or targets"),
+        "targets": Column("count", "number of attacked models"),
         **common("left_out"),
     },
     key=("attack", "prior"),

@@ -123,10 +123,10 @@ STUDY = Study(
             TABLE,
             (
                 "Written for figures that need the study `fragile_hits`. Each row is a choice of replicas, references "
-                "and samples, as in `decision_jackknife.parquet`. The numbers are about true positives of online LiRA "
-                "at `attack.focus_fpr` on the first 32,768 samples. Each replica in turn is the only target, and the "
-                "numbers are means over these targets. A true positive is stable if significantly more than half of "
-                'the other replicas also decide "member", by the coin-flip test.'
+                "and samples. The numbers are about true positives of online LiRA at `attack.focus_fpr` on the first "
+                "32,768 samples. Each replica in turn is the only target, and the numbers are means over these "
+                "targets. A true positive is stable if significantly more than half of the other replicas also decide "
+                '"member", by the coin-flip test.'
             ),
             {
                 "replicas, references, samples": Column(

@@ -160,11 +160,10 @@ STUDY = Study(
             "recency.parquet",
             (
                 "Written for figures that need the study `recency`. Each row is a quantity and a choice of replicas, "
-                "references and samples, as in `decision_jackknife.parquet`. The numbers are about members among the "
-                "first 32,768 samples under replicas, which last saw them at different steps. The steps are divided "
-                "into eight bins with about equally many members each. Shares are of the variance between replicas "
-                "around the mean of each sample, and are adjusted for the number of parameters, so that they may be "
-                "below 0."
+                "references and samples. The numbers are about members among the first 32,768 samples under replicas, "
+                "which last saw them at different steps. The steps are divided into eight bins with about equally many "
+                "members each. Shares are of the variance between replicas around the mean of each sample, and are "
+                "adjusted for the number of parameters, so that they may be below 0."
             ),
             {
                 "replicas, references, samples": Column(

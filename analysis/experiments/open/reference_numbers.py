@@ -201,10 +201,10 @@ STUDY = Study(
             TABLE,
             (
                 "Written for figures that need the study `reference_numbers`. Each row is a number of references, an "
-                "operating point and a choice of replicas, references and samples, as in `decision_jackknife.parquet`. "
-                "The numbers are about members among the first 32,768 samples under replicas that are attacked by LiRA "
-                "with pooled variances, on the samples that have scores with all numbers of references. They are means "
-                "over disjoint sets of references: eight sets of 4 references, or up to four sets of 8 or more."
+                "operating point and a choice of replicas, references and samples. The numbers are about members among "
+                "the first 32,768 samples under replicas that are attacked by LiRA with pooled variances, on the "
+                "samples that have scores with all numbers of references. They are means over disjoint sets of "
+                "references: eight sets of 4 references, or up to four sets of 8 or more."
             ),
             {
                 "replicas, references, samples": Column(
@@ -220,7 +220,7 @@ STUDY = Study(
                 ),
                 "coin_flips": Column(
                     "fraction",
-                    "members whose decisions are indistinguishable from coin flips at `attack.alpha`",
+                    "members whose decisions are coin flips",
                 ),
                 "tpr": Column(
                     "fraction", 'pairs of a replica and a member for which the decision is "member"'

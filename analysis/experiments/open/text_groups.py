@@ -238,11 +238,11 @@ STUDY = Study(
             TABLE,
             (
                 "Written for figures that need the study `text_groups`. Each row is a group of texts, a choice of "
-                "thresholds, and a choice of replicas, references and samples, as in `decision_jackknife.parquet`. "
-                "Replicas are attacked by LiRA on the first 32,768 samples. These are divided into eight parts, and "
-                "each is decided with thresholds that are calibrated on the other seven. To make the expected FPR "
-                "independent of the number n of non-members, a threshold is interpolated between the two scores whose "
-                "ranks are closest to (n + 1) times the FPR."
+                "thresholds, and a choice of replicas, references and samples. Replicas are attacked by LiRA on the "
+                "first 32,768 samples. These are divided into eight parts, and each is decided with thresholds that "
+                "are calibrated on the other seven. To make the expected FPR independent of the number n of "
+                "non-members, a threshold is interpolated between the two scores whose ranks are closest to (n + 1) "
+                "times the FPR."
             ),
             {
                 "replicas, references, samples": Column(

@@ -87,10 +87,10 @@ AUDIT_TABLE = Table(
             "count",
             (
                 "number of guesses that gives the largest bound; guesses that missing scores prevent count as wrong; "
-                "tied scores are ordered by keys of the samples. Empty for estimates"
+                "tied scores are ordered by keys of the samples"
             ),
         ),
-        "correct": Column("count", "correct guesses; empty for estimates"),
+        "correct": Column("count", "correct guesses"),
         "epsilon": Column(
             "none",
             (
@@ -102,11 +102,10 @@ AUDIT_TABLE = Table(
             "none",
             (
                 "2.5% and 97.5% quantiles of an estimate over `attack.bootstraps` sets of samples, as in "
-                "`intervals.csv`; neither is a lower bound on epsilon. Empty for bounds, and if `attack.bootstraps` is "
-                "0"
+                "`intervals.csv`; neither is a lower bound on epsilon"
             ),
         ),
-        "mu": Column("none", "of mu-GDP, for `one_run_gaussian`; empty for the others"),
+        "mu": Column("none", "of mu-GDP, for `one_run_gaussian`"),
         "ceiling": Column(
             "none",
             "`epsilon` of an attack whose guesses are all correct; of an estimate, ln(number of members)",

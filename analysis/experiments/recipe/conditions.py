@@ -40,7 +40,7 @@ FOUND_BY_TEXT = Table(
         "quarter": Column(
             "none", "`lowest` or `highest`; `ratio`: of the highest quarter to the lowest one"
         ),
-        "members": Column("count", "members of the quarter; empty for the ratio"),
+        "members": Column("count", "members of the quarter"),
         "found": Column("fraction", "share of them that is found, or the ratio of two shares"),
         "low, high": Column("fraction", "95% interval over samples and replicas"),
     },

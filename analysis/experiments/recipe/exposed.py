@@ -101,13 +101,13 @@ EXPOSED = Table(
     "exposed.csv",
     (
         "Each row is a member, in the order of membership scores under `attack.headline`, up to 10,000 of them. An "
-        "entry of a list of the first members is wrong if the score of the member is like that of a non-member, so "
-        "that training on it did not raise it. The expected share of wrong entries is the number of members times the "
-        "share of non-members with scores as high as those of the list, divided by the length of the list (Benjamini "
-        "and Hochberg 1995, with conformal p-values: Bates et al. 2023). It is as if all members were like "
-        "non-members, and thus rather too large. The longest list in which it is at most 5 % has at most 5 % of wrong "
-        "entries in the mean over samples; in a single list the share varies around its expectation. Samples must be "
-        "independent: for documents that are split, the intervals are too narrow."
+        "entry of a list of the first members is wrong if training did not raise the score of the member. The expected "
+        "share of wrong entries is the number of members times the share of non-members with scores as high as those "
+        "of the list, divided by the length of the list (Benjamini and Hochberg 1995, with conformal p-values: Bates "
+        "et al. 2023). It is as if all members were like non-members, and thus rather too large. The longest list in "
+        "which it is at most 5 % has at most 5 % of wrong entries in the mean over samples; in a single list the share "
+        "varies around its expectation. Samples must be independent: for documents that are split, the intervals are "
+        "too narrow."
     ),
     {
         "rank": Column("count", "position in the list, from 1"),

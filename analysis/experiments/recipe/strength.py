@@ -107,13 +107,13 @@ STRENGTH = Table(
             (
                 "`tpr`: mean true positive rate at `attack.focus_fpr`; `second_tpr`: the same at a higher rate, the "
                 "largest of `attack.fprs` that is at most 5 times as high; `auc`: mean area under the ROC curve; "
-                "`missed`: the share of the members that one replica finds at `attack.focus_fpr` and another one "
-                "misses, over all pairs of replicas: the mean flip rate of members / (2 `tpr`)"
+                "`missed`: the share of the members found by one replica at `attack.focus_fpr` that another one "
+                "misses: mean flip rate of members / (2 `tpr`)"
             ),
         ),
         **common("references"),
-        "fpr": Column("fraction", "requested FPR; empty for the AUC"),
-        "value": Column("fraction", "the number; empty if it is unknown"),
+        "fpr": Column("fraction", "requested FPR"),
+        "value": Column("fraction", "the number"),
         "low, high": Column("fraction", "ends of its interval"),
         "minus_headline, minus_headline_low, minus_headline_high": Column(
             "fraction", "the number minus that of the headline attack"

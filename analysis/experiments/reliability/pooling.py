@@ -777,7 +777,7 @@ STUDY = Study(
             ),
             {
                 **common("fpr"),
-                "strategy": Column("none", "see below"),
+                "strategy": Column("none", "see above"),
                 "oracle": Column(
                     "none",
                     (
@@ -835,15 +835,15 @@ STUDY = Study(
                 "distribution, or of Student's t with degrees of freedom that are fitted to the scores of "
                 "non-members.\n"
                 "- `standardized_predictive`: the same with the quantile of the predictive distribution of a new "
-                "standardized loss, if the losses of a sample are normal: sqrt(1 + 1/n) times that of Student's t "
-                "with n - 1 degrees of freedom, for n OUT losses. Nothing is fitted.\n"
-                "- `per_sample`: each sample has a threshold of its own, the interpolated quantile of its LiRA "
-                "scores under models that were not trained on it; the rates are means over samples.\n"
+                "standardized loss, if the losses of a sample are normal: sqrt(1 + 1/n) times that of Student's t with "
+                "n - 1 degrees of freedom, for n OUT losses. Nothing is fitted.\n"
+                "- `per_sample`: each sample has a threshold of its own, the interpolated quantile of its LiRA scores "
+                "under models that were not trained on it; the rates are means over samples.\n"
                 "- `per_sample_normal`: `standardized_normal`, but with means over samples. The two differ only if "
                 "samples have different numbers of members. Then, without any leakage, its TPR is below its realized "
                 "FPR: losses of members are standardized by one OUT loss more than those of non-members, and each "
-                "sample has the same weight, however few OUT losses it has (a TPR of 7.3% and a realized FPR of 9.4% "
-                "for 8 models at an FPR of 1%).\n"
+                "sample has the same weight, however few OUT losses it has (7.3% and 9.4% for 8 models at an FPR of "
+                "1%).\n"
                 "- `per_model`: each model has a threshold of its own, as in the other tables; the rates are means "
                 "over the models that have scores."
             ),
