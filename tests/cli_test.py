@@ -242,7 +242,7 @@ def test_a_study_that_fails_is_one_line(
     assert {path.name for path in tables.iterdir()} == before | {"mine.csv"}
 
 
-def test_figures_with_the_names_of_other_files_of_the_page_are_refused(
+def test_figures_with_the_name_of_another_file_are_refused(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     w = tiny.copy(tmp_path / "w")
@@ -513,7 +513,7 @@ def test_a_deleted_corrupt_shard_is_rewritten(
     assert len(tiny_run.events(w, "model_trained")) == 6  # by the first run only
 
 
-def test_each_run_reports_a_diverged_model_until_its_record_is_deleted(
+def test_a_diverged_model_is_reported_until_its_record_is_deleted(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):  # fmt: skip
     w, init_state = tiny.copy(tmp_path / "w", models=False), checkpoint.init_state

@@ -133,7 +133,7 @@ def test_noise_is_at_chance_in_a_balanced_design(tmp_path: Path):
     assert stats.auc(leaking, world.reference_member_MxN[0]).auc_T[0] < 0.49
 
 
-def test_a_reference_without_its_complement_is_attacked_with_all_others(tmp_path: Path):
+def test_without_its_complement_all_others_attack_a_reference(tmp_path: Path):
     c = dataclasses.replace(C, references=12, replicas=2, variance="pooled")
     world = write_scores(tmp_path, c, 100, design="balanced", absent=(3,))
     source = replicas.find_replicas(world.store, world.population, c, lambda _: None).inputs

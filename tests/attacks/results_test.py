@@ -113,7 +113,7 @@ def test_an_error_while_a_piece_is_computed_leaves_the_old_one(results: Results)
     assert results.has(KEY)
 
 
-def test_a_piece_that_cannot_be_read_is_computed_again_and_not_deleted(
+def test_an_unreadable_piece_is_computed_again_and_not_deleted(
     results: Results, monkeypatch: pytest.MonkeyPatch
 ):
     results.write(KEY, TABLE)

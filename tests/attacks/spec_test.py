@@ -72,7 +72,7 @@ def test_reference_counts_are_powers_of_two(subset: str, most: int, expected: li
     assert spec.reference_counts(change(C, "train.subset", subset), most) == expected
 
 
-def test_attacks_with_all_numbers_of_references_are_on_the_same_samples():
+def test_all_numbers_of_references_attack_the_same_samples():
     many, c = models(range(24)), change(change(C, "attack.references", 24), "attack.targets", 4)
 
     def study(count: int, part: int | None = None, name: str = "rmia") -> AttackSpec:
@@ -367,7 +367,7 @@ def test_recipes_with_too_few_models_are_ignored():
     }
 
 
-def test_models_without_references_are_attacked_and_compared_with_none():
+def test_models_without_references_are_attacked():
     """Imported losses of targets alone; recipes beside them are attacked with as many references as before."""
     alone = recipe("main-0", present=models(range(2)))
     c = dataclasses.replace(

@@ -30,7 +30,7 @@ def test_tuples_take_commas_or_words(file: str, flags: list[str]):
     assert load.load_config(file, single).attack.fprs == (0.2,)
 
 
-def test_a_flag_with_a_rate_that_the_population_cannot_show_is_refused(file: str):
+def test_a_rate_that_the_population_cannot_show_is_refused(file: str):
     rule = (
         "must be at least 0.125, the lowest rate that 8 non-members (population.samples / 2) can show; use higher "
         "rates, or more samples"

@@ -129,7 +129,7 @@ def test_optimizers_have_hashes_of_their_own():
     assert all(from_dict(json.loads(json.dumps(config.to_dict(c)))) == c for c in changed)
 
 
-def test_the_source_of_a_user_optimizer_is_in_the_hash_and_its_path_is_not(tmp_path: Path):
+def test_the_hash_has_the_source_of_a_user_optimizer_not_its_path(tmp_path: Path):
     def of_file(path: str, text: str) -> Config:
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text(text)

@@ -104,7 +104,7 @@ def test_near_duplicates_of_earlier_documents_are_left_out(
     )
 
 
-def test_parts_of_a_draw_with_and_without_near_duplicates_are_not_mixed(
+def test_parts_with_and_without_near_duplicates_are_not_mixed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: config.Corpus
 ):
     """A build that fails at its end leaves parts, which another build of the folder uses only if they have digests."""

@@ -53,7 +53,7 @@ def test_samples_are_tokens_of_the_lowercase_text(tmp_path: Path, monkeypatch: p
     assert max(low.lengths_N) == L
 
 
-def test_unknown_tokens_that_are_decoded_as_an_empty_text_stay_unknown(tmp_path: Path):
+def test_unknown_tokens_decoded_as_an_empty_text_stay_unknown(tmp_path: Path):
     """A given sentencepiece model may have any text for them (--unk_surface)."""
     documents = ["The ☃ CAT", "A Mat", "Sat On"]
     usual = lowercase(written(tmp_path / "usual", documents))

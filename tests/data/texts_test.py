@@ -98,7 +98,7 @@ def test_csv_files_are_read(tmp_path: Path):
     assert read("csv", tmp_path) == (["first", "second"], ["t.csv:2", "t.csv:4"])
 
 
-def test_a_folder_is_read_in_one_format_and_its_other_files_are_counted(tmp_path: Path):
+def test_a_folder_is_read_in_one_format_and_others_are_counted(tmp_path: Path):
     def found() -> tuple[str, list[str], dict[str, int]]:
         source = texts.source_of(str(tmp_path))
         files = texts.read(source, str(tmp_path), "text", lambda done, total: None)

@@ -43,7 +43,7 @@ def test_pages_of_departures_are_up_to_date(figures_page: ModuleType, paper: str
 
 
 @pytest.mark.parametrize("paper", papers.NAMES)
-def test_each_departure_and_erratum_stands_once_and_figures_link_to_those_of_several(
+def test_departures_and_errata_stand_once_and_figures_link_to_them(
     figures_page: ModuleType, paper: str
 ):
     text = figures_page.departures_text(paper)

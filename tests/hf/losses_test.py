@@ -347,7 +347,7 @@ def test_bfloat16_is_close_and_another_computation(
     assert 1e-5 < difference < 0.2
 
 
-def test_what_is_computed_is_said_before_and_the_time_after_some_batches(
+def test_work_is_announced_before_and_its_time_after_some_batches(
     folders: dict[str, Path], texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     out = tmp_path / "losses.parquet"

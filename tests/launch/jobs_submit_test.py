@@ -100,9 +100,7 @@ def test_groups_that_are_larger_than_a_node_are_refused(
 
 
 @pytest.mark.parametrize(("devices", "wait"), [("auto", 0), ("4", 0), ("all", 99)])
-def test_nodes_that_make_models_of_their_own_do_not_wait_for_each_other(
-    sweep: Sweep, devices: str, wait: int
-):
+def test_nodes_with_models_of_their_own_do_not_wait(sweep: Sweep, devices: str, wait: int):
     """srun would stop the tasks of the other nodes soon after the first task ends."""
     more = "--time=10", "--nodes=2", "--grace-seconds=99"
     override = f"--config.compute.devices_per_model={devices}"

@@ -42,7 +42,7 @@ def test_moments_are_dropped_once_a_model_is_scored(tiny: tiny_run.Tiny, tmp_pat
 
 
 @pytest.mark.slow
-def test_models_without_moments_are_scored_repaired_and_extracted_from(
+def test_models_without_moments_are_scored_repaired_and_queried(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     """Moments of models that earlier commands finished are dropped, too. Scores are the same with and without them."""

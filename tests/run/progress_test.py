@@ -208,7 +208,7 @@ def test_killed_worker_is_reported_in_one_line():
 
 
 @pytest.mark.parametrize("overall", [True, False])
-def test_rate_and_remaining_time_are_shown_once_two_models_are_finished(
+def test_rate_and_remaining_time_are_shown_after_two_models(
     monkeypatch: pytest.MonkeyPatch, overall: bool
 ):
     """One of 12 models takes 260 seconds."""

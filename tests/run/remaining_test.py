@@ -81,7 +81,7 @@ def check(values: Timed, end: float, known_from: float, tolerance: float) -> Non
             assert value == pytest.approx(end - now, abs=tolerance), now
 
 
-def test_the_estimate_needs_two_models_and_then_leaves_out_compilation():
+def test_the_estimate_needs_two_models_and_omits_compilation():
     events, end = simulate([Worker(), Worker()], 24)
     values = estimates(RemainingTime([RecipeWork("a", 24, 1.0)], "run"), events)
     check(values, end, 65, 0.5 * end)  # both models were the first ones of their workers

@@ -48,7 +48,7 @@ class Pipe:
         self.sent.append(event)
 
 
-def test_closed_event_loops_are_hidden_and_errors_of_libraries_are_not(
+def test_closed_event_loops_are_hidden_but_not_errors_of_libraries(
     monkeypatch: pytest.MonkeyPatch,
 ):
     shown: list[str] = []

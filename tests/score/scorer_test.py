@@ -69,7 +69,7 @@ def test_losses_equal_a_slow_reference(
     assert loss_N2.argsort().tolist() == expected_N2.argsort().tolist()
 
 
-def test_the_micro_batch_size_depends_on_the_platform_unless_requested():
+def test_the_default_micro_batch_size_depends_on_the_platform():
     sizes = [
         choose_micro_batch_size(0, L, kind) for kind in ("cpu", "gpu") for L in (64, 1024, 4096)
     ]

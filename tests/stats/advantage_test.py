@@ -94,7 +94,7 @@ def test_bins_of_equal_width_fail_for_heavy_tails():
     assert widths < 0.05
 
 
-def test_mean_of_smoothed_f_is_not_the_advantage_of_smoothed_densities():
+def test_mean_of_smoothed_f_differs_from_smoothed_advantage():
     # With a bandwidth of 1, f = tanh((x - 1/2) / 4). The advantage for smoothed densities is 0.27633, but samples are
     # drawn from the densities themselves.
     assert 2 * norm.cdf(0.5 / np.sqrt(2)) - 1 == pytest.approx(0.27633, abs=1e-5)

@@ -39,7 +39,7 @@ def exact_counts(replicas, p_N, samples):
     return samples_K, np.tile(samples_K * k_K / replicas, (replicas, 1))
 
 
-def test_exact_counts_of_8_replicas_allow_the_range_of_a_linear_program():
+def test_exact_counts_of_8_replicas_give_the_linear_program_range():
     """With this number of samples, the range is that of all distributions with the same votes."""
     grid_P = np.sin(np.linspace(0, np.pi / 2, 201)) ** 2
     counts = exact_counts(8, grid_P, 1e7)

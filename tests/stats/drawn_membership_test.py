@@ -75,7 +75,7 @@ def test_bound_refuses_clusters_that_were_drawn_as_a_whole(membership):
     assert bound.epsilon == expected.epsilon
 
 
-def test_bound_for_coins_refuses_a_number_of_members_that_is_no_chance():
+def test_bound_for_coins_refuses_an_unlikely_number_of_members():
     rng = np.random.default_rng(0)
     score_N = rng.normal(size=2000)
     for share in (0.3, 0.7, 1.0):

@@ -53,7 +53,7 @@ def variance_of_effects(value_MxN: np.ndarray, member_MxN: np.ndarray) -> float:
     return stats.effect_variance(effect_N, np.sqrt(sum(variances)))
 
 
-def test_known_spread_of_independent_samples_and_more_with_interference():
+def test_spread_of_independent_samples_and_with_interference():
     for shared in (0.0, 0.3):
         score_MxN, member_MxN = worlds(shared)
         placement_MxN = np.array(

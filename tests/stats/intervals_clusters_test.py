@@ -162,7 +162,7 @@ def test_invalid_clusters_raise():
 
 
 @pytest.mark.montecarlo
-def test_intervals_over_documents_have_nominal_coverage_and_those_over_samples_have_not():
+def test_only_intervals_over_documents_have_nominal_coverage():
     """80 documents with 20 pieces and a shared vulnerability; the full table is that of benchmarks/clusters.py."""
     truth = 0.7083  # AUC: Phi(0.95 / sqrt(1 + 2))
     covered = np.zeros((600, 2), bool)

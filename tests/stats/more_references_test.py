@@ -162,7 +162,7 @@ def test_the_auc_of_few_targets_has_the_wider_interval_of_a_tpr(targets: int):
     assert_allclose(ndtri(few.high), 0.7125 + math.hypot(margin, 0.1375), rtol=1e-6)
 
 
-def test_unseen_share_is_the_largest_that_none_of_the_references_shows():
+def test_unseen_share_is_the_largest_that_no_reference_shows():
     for references in (1, 8, 32):
         assert_allclose((1 - unseen_share(references)) ** references, 0.05)
     assert [round(unseen_share(n), 2) for n in (8, 16, 32)] == [0.31, 0.17, 0.09]

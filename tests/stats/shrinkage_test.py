@@ -440,7 +440,7 @@ def test_log_student_cdf_with_many_degrees_of_freedom_is_normal():
 
 
 @pytest.mark.parametrize("freedom", [20.0, 300.0, 1e6])
-def test_log_student_cdf_is_continuous_where_the_probability_underflows(freedom: float):
+def test_log_student_cdf_is_continuous_at_underflow(freedom: float):
     def log_cdf(z: float) -> float:
         return float(_log_student_cdf(np.array([z]), np.array(freedom))[0])
 

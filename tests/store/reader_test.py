@@ -83,7 +83,7 @@ def test_block_size_must_be_positive(filled_store: Store, size: int):
         filled_store.blocks(PARTS, size)
 
 
-def test_missing_models_raise_immediately_for_requested_variables_only(filled_store: Store):
+def test_missing_models_raise_at_once_for_requested_variables(filled_store: Store):
     for name, index in (("loss", 1), ("member", 4), ("member", 5)):
         (filled_store.path / name / "c" / str(index) / "1").unlink()
     with pytest.raises(UserError) as caught:

@@ -28,7 +28,7 @@ def test_each_model_has_the_record_of_its_last_training(tmp_path: Path):
         assert data["computation"].values.tolist() == [*s.computations().values()]
 
 
-def test_a_model_that_was_continued_in_another_way_is_not_reproducible(tmp_path: Path):
+def test_a_model_continued_in_another_way_is_not_reproducible(tmp_path: Path):
     s = make_store(tmp_path)
     s.add_computation(FOUR[0], KERNEL, is_continued=False)
     s.add_computation(FOUR[0], "xla on 1 x cpu", is_continued=True)

@@ -194,7 +194,7 @@ def test_an_unknown_statistic_is_a_mistake_of_the_program(tmp_path: Path):
         Store(tmp_path / "scores.zarr", statistics=("min_k", "mine"))
 
 
-def test_exchanged_seeds_are_damage_although_the_names_of_models_do_not_have_them(tmp_path: Path):
+def test_exchanged_seeds_that_names_do_not_show_are_damage(tmp_path: Path):
     s = make_store(tmp_path)
     [chunk], [other] = ([*(s.path / n / "c").iterdir()] for n in ("init_seed", "order_seed"))
     shutil.copy(other, chunk)

@@ -206,7 +206,7 @@ def details_store(path: Path) -> Store:
 
 @pytest.mark.parametrize("damage", ["delete", "swap"])
 @pytest.mark.parametrize("name", [schema.TOKENS, schema.COMPUTATION, schema.DETAILS, schema.DIGEST])
-def test_details_and_digests_that_are_deleted_or_exchanged_are_noticed(
+def test_deleted_or_exchanged_details_and_digests_are_noticed(
     tmp_path: Path, name: str, damage: str
 ):
     s = details_store(tmp_path)
@@ -234,7 +234,7 @@ def test_details_and_digests_that_are_deleted_or_exchanged_are_noticed(
     assert (s.computations()[FOUR[1]] == "") == (name == schema.COMPUTATION)
 
 
-def test_a_store_of_an_earlier_version_gets_details_when_models_are_added(tmp_path: Path):
+def test_an_older_store_gets_details_when_models_are_added(tmp_path: Path):
     s = details_store(tmp_path)
     shutil.rmtree(s.path / schema.DETAILS)
     with schema.no_zarr_warnings():

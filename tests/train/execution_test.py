@@ -76,7 +76,7 @@ def test_layers_are_scanned_on_gpus_if_few_sequences_fit_unrolled():
         assert (plan.micro_batch_size == 4) == (not is_scanned)
 
 
-def test_layers_are_unrolled_on_tpus_if_activations_fit_half_the_memory():
+def test_layers_are_unrolled_on_tpus_if_activations_fit():
     for shape in (SMALL, LARGE):
         need = memory.activation_bytes(kinds.size(shape), "pallas_tpu", 8)
         plenty = execution.plan_execution(AUTO, shape, 128, "tpu", int(2.01 * need))

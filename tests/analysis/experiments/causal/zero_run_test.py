@@ -106,7 +106,7 @@ def errors(folder: Path, shift: str, strength: float = 0.0, attack: str = "loss"
     return pd.DataFrame(means)
 
 
-def test_truth_is_the_planted_effect_and_true_weights_correct_the_shift(folder: Path):
+def test_truth_is_the_planted_effect_and_weights_correct_the_shift(folder: Path):
     table = pd.read_csv(folder / "zero_run.csv")
     truth = table[table["estimator"] == "truth"]
     for attack in zero_run.ATTACKS:
