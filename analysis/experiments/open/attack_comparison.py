@@ -27,7 +27,7 @@ from analysis.experiment import Drawing, Experiment, unsupported_note
 from analysis.io import RecipeResults, SweepResults
 from lm_mia import stats, user_files
 from lm_mia.attacks import registry, user_code
-from lm_mia.attacks.declarations import Column, Table
+from lm_mia.attacks.declarations import Column, Table, common
 from lm_mia.attacks.designs import model_design
 from lm_mia.attacks.inputs import FitInputs, open_inputs
 from lm_mia.attacks.registry import attack_name
@@ -98,7 +98,7 @@ STUDY = Study(
             "is an attack of `attack.attacks`, with all references, on the first target (or replica) and the first "
             "block of samples.",
             {
-                "attack": Column("none", "as in `attacks.csv`"),
+                **common("attack"),
                 "shuffles": Column("count", "number of times that membership labels were shuffled"),
                 "auc_mean": Column("fraction", "mean AUC with shuffled labels: 0.5 up to chance"),
                 "auc_se": Column("fraction", "standard error of this mean, over the shuffles"),
