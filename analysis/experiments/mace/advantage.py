@@ -67,13 +67,11 @@ ADVANTAGE_TABLE = Table(
         "About the replicas; for recipes without replicas, about the targets. Each row is an attack of "
         "`attack.attacks` with all references, and a prior of `attack.priors`.\n"
         "\n"
-        "The *membership advantage* of a decision rule is 2 P(correct) - 1 if a sample is a member with a probability "
-        "of `prior` (MACE, Section 2.5). The samples of each class with a score are divided at random into two halves; "
-        "pieces of a document are in the same half. The first half is *fitted*: the ratio of the densities of members "
-        "and of non-members is estimated in equal-count bins of the score. The second half is *held out*: the rule "
-        '"member where a member is more likely" is evaluated on it. Columns without `_mean` or `_std` are about the '
-        "first target alone. The numbers of an attack are empty if fewer than two members or two non-members have a "
-        "score. `lm_mia.stats` has the functions for [your own scores](how-to/advantage.md)."
+        'The [membership advantage](reference/concepts.md#definitions) (MACE, Section 2.5) is that of the rule "member '
+        'where a member is more likely", by the ratio of densities in equal-count bins of the score. It is fitted on a '
+        "random half of each class and evaluated on the other, *held-out* half; pieces of a document are in the same "
+        "half. Columns without `_mean` or `_std` are about the first target alone. The numbers of an attack are empty "
+        "if fewer than two members or two non-members have a score."
     ),
     {
         **common("attack", "references"),

@@ -43,27 +43,14 @@ if TYPE_CHECKING:
 AUDIT_TABLE = Table(
     "audit.csv",
     (
-        "What the scores of the first replica or target reveal about epsilon of (epsilon, delta)-differential privacy "
-        "([Bounds on epsilon](how-to/audit-models.md) explains how to read it). Each row is an attack of "
-        "`attack.attacks` with all references, and a method:\n"
-        "\n"
-        "- `estimate_tpr`: ln((TPR - delta) / FPR) at the highest threshold with a TPR of at least 1% (PrivacyGuard, "
-        "Eq. 2);\n"
-        "- `estimate_max`: the largest such estimate, and of ln((TNR - delta) / FNR), over the thresholds at which one "
-        "of the four rates is 1%, 2%, ..., 99%;\n"
-        "- `one_run`: a lower bound on epsilon for any mechanism, from the number of correct guesses among the most "
-        "certain ones (Steinke et al. 2024);\n"
-        "- `one_run_gaussian`: the epsilon of the smallest mu-GDP that fits the guesses (Mahloujifar et al. 2025). It "
-        "is a lower bound on epsilon only for a Gaussian mechanism.\n"
-        "\n"
-        "If `train.subset` is `bernoulli`, the membership of each sample is a coin toss of its own. If it is `exact` "
-        "or `balanced`, members are paired with non-members at random, and a coin toss determines which of the two is "
-        "the member. If it is `given`, there are only the estimates. There are no rows for an attack without scores of "
-        "members or without scores of non-members."
+        "What the scores of the first replica or target reveal about epsilon of (epsilon, delta)-differential privacy. "
+        "Each row is an attack of `attack.attacks` with all references, and a "
+        "[method](how-to/audit-models.md#from-a-run); if `train.subset` is `given`, there are only the estimates. "
+        "There are no rows for an attack without scores of members or without scores of non-members."
     ),
     {
         **common("attack", "references"),
-        "method": Column("none", "see above"),
+        "method": Column("none", "`estimate_tpr`, `estimate_max`, `one_run` or `one_run_gaussian`"),
         "adjacency": Column(
             "none",
             (
@@ -79,8 +66,8 @@ AUDIT_TABLE = Table(
         "canaries": Column(
             "count",
             (
-                "of an estimate, samples; of a bound, samples or pairs whose membership was drawn by coin tosses, with "
-                "or without a score"
+                "of an estimate, samples; of a bound, samples or pairs of a member and a non-member, whose membership "
+                "was drawn by coin tosses, with or without a score"
             ),
         ),
         "guesses": Column(
