@@ -327,6 +327,11 @@ def test_page_documents_the_score_store(folder: Path):
             "samples.parquet: flip_rate_0.05 is not documented",
         ),
         ("- `k_low` ", "- `low` ", "flips.json: k_low is not documented"),
+        (
+            "Key: `sampling`, `fpr`, `bin`. [Common](#common-columns): `left_out`.",
+            "Key: `sampling`, `fpr`, `bin`.",
+            "resampled_references.csv: left_out is not documented",
+        ),
     ],
 )
 def test_differences_are_reported(
