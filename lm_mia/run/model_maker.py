@@ -156,9 +156,12 @@ class ModelMaker:
                 )
         self._check_stop()  # train_model does not stop after the last step
         if self._task.verb != "train":
-            for step in (*self._checkpoint_steps, total_steps):
+            steps = (*self._checkpoint_steps, total_steps)
+            for step in steps[-1:] if model.role == "base" else steps:
                 self._score(model, step, total_steps, checkpoint_dir)
                 self._check_stop()
+            if model.role == "base" and self._backend.is_primary:
+                self._store.copy_untrained(model, self._store)
             if self._backend.is_primary and not self._config.train.keep_moments:
                 inventory.drop_moments(self._recipe_dir, model)
         if compilations := self._backend.new_compilations():

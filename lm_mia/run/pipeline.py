@@ -24,7 +24,15 @@ from lm_mia.data.population import Population, open_population, token_columns
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import UserError
 from lm_mia.printing import plural
-from lm_mia.run import devices, inventory, model_sizes, progress, supervisor, trackers
+from lm_mia.run import (
+    base_scores,
+    devices,
+    inventory,
+    model_sizes,
+    progress,
+    supervisor,
+    trackers,
+)
 from lm_mia.run import sweep as sweeps
 from lm_mia.run.costs import RecipeCost, assumed_lengths, recipe_cost
 from lm_mia.run.progress import Display
@@ -302,6 +310,8 @@ def make_models(
     open_store(c, recipe_dir).create_or_extend(recipe.models, columns, facts, token_data)
     if repair:
         _remove_corrupt(recipe, population, display)
+    if verb != "train" and (other := base_scores.copy_from_another_recipe(recipe)):
+        display.say(f"base-00: scored before, in the recipe {other}; its scores were copied")
     requested = recipe.models if selected_models is None else list(selected_models)
     missing, is_primary = inventory.missing_models(verb, c, recipe_dir, requested), True
     trained = sum(inventory.is_trained(c, recipe_dir, model) for model in missing)

@@ -253,6 +253,24 @@ class Store:
             self._write(index, low, {n: values[n][low:high] for n in names}, step)
         self.write_digest(model)
 
+    def copy_untrained(self, model: ModelSeeds, source: "Store") -> None:
+        """Writes what a model that is not trained, such as a base, lacks at any step: its values in another store.
+
+        Args:
+          model: a model of both stores, with the same values at every step.
+          source: has all that this store requires of the model, at the end of training. It may be this store.
+        """
+        names = [name for name in self.variables if name != TOKENS]
+        [(_, values)] = source.blocks({name: (name, [model]) for name in names}, sys.maxsize)
+        value_N2 = {name: value_1xN2[0] for name, value_1xN2 in values.items()}
+        loss_nats_N2, member_N2 = value_N2.pop("loss"), value_N2.pop("member")
+        for step in (*self.steps, 0):
+            self.write_model(model, loss_nats_N2, member_N2, value_N2, step)
+            if self.is_missing_tokens(model, step):
+                [(_, tokens)] = source.blocks({TOKENS: (TOKENS, [model])}, sys.maxsize)
+                self.write_tokens(model, tokens[TOKENS][0], step)
+        self.write_digest(model)
+
     def write_shards(
         self, model: ModelSeeds, low: int, values: Mapping[str, np.ndarray], step: int = 0
     ) -> None:

@@ -173,3 +173,24 @@ def test_changed_weights_are_refused(
     finally:
         weights.write_bytes(original)
     assert "have changed since the recipe was made" in capsys.readouterr().err
+
+
+def test_the_base_is_scored_once_for_recipes_of_one_population(folder: Path, tmp_path: Path):
+    shutil.copytree(folder / "w", tmp_path / "w")
+    argv = (
+        f"--config=finetune:{folder / 'base'},{folder / 'texts'}",
+        f"--workdir={tmp_path / 'w'}",
+        "--config.name=slower",
+        "--config.score.at-steps=2,5",
+    )
+    others = [flag for flag in FLAGS if "peak-learning-rate" not in flag]
+    for verb in ("train", "score"):
+        command = (*argv, *others, "--config.optimizer.peak-learning-rate=1e-3")
+        assert lm(verb, *command) == 0
+    scored = events.read(tmp_path / "w", lambda line: b"model_scored" in line)
+    of_base = [event["recipe"] for _, event in scored if event["model"] == "base-00"]
+    assert of_base == ["finetune"]
+    recipes = lm_mia.open(tmp_path / "w").recipes
+    first = recipes["finetune"].scores().sel(model="base-00")["loss"].values
+    slower = recipes["slower"].scores().sel(model="base-00")["loss"].values
+    assert slower.tolist() == [first.tolist()] * 3  # at steps 2 and 5, and at the end
