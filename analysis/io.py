@@ -1,4 +1,4 @@
-"""Reads a workdir: its recipes, and the tables, settings and log of each; errors for missing parts are one line.
+"""Recipes of a workdir, and the tables, settings and log of each; errors for missing parts are one line.
 
 `workdir` holds config.json (which lists the recipes), the log and the populations; `recipe_dir` is the folder of
 one recipe, WORKDIR/recipes/NAME.
@@ -6,7 +6,6 @@ one recipe, WORKDIR/recipes/NAME.
 
 import contextlib
 import dataclasses
-import difflib
 import functools
 import json
 import os
@@ -18,14 +17,11 @@ import numpy as np
 import pandas as pd
 
 from lm_mia import events
-from lm_mia.attacks.headline import effective_attack
 from lm_mia.attacks.spec import (
-    FigureNeed,
     PresentModels,
     RecipeModels,
     RecipeNeeds,
     assign_roles,
-    recipe_needs,
     score_step,
 )
 from lm_mia.config import (
@@ -36,7 +32,6 @@ from lm_mia.config import (
     num_canaries,
     training_samples,
 )
-from lm_mia.config.recipe import check_format, from_dict
 from lm_mia.data import subsets
 from lm_mia.data.population import Population, open_population
 from lm_mia.data.subsets import ModelSeeds
@@ -243,8 +238,9 @@ class RecipeResults:
     """All names by which figures refer to the recipe."""
     population_dir: Path
     """In the workdir; recipes with the same samples share it."""
-    declared: RecipeNeeds = dataclasses.field(default_factory=RecipeNeeds)
-    """What the figures need of the recipe."""
+    declared: Callable[[], RecipeNeeds] = RecipeNeeds
+    """Returns the tables of every recipe, and what figures need of this one. It is a function because declarations are
+    beside the code that computes them, which takes a second to load."""
     progress: Callable[[str, float, float], None] = lambda *_: None
     """Called as ``progress(label, done, total)`` while missing attacks are computed."""
     chosen_headline: str = "auto"
@@ -324,13 +320,11 @@ class RecipeResults:
 
     @functools.cached_property
     def view(self) -> "RecipeView":
-        """The results of the attacks stage, with the studies of every recipe."""
-        from analysis import experiments
+        """The results of the attacks stage, with what is declared."""
         from lm_mia.attacks.exports import open_view  # loads the score store
 
-        declared = experiments.with_those_of_every_recipe(self.declared)
         return open_view(
-            self.config, self.recipe_dir, lambda: self.population, declared, self.progress
+            self.config, self.recipe_dir, lambda: self.population, self.declared(), self.progress
         )
 
     @functools.cached_property
@@ -474,40 +468,6 @@ class SweepResults(Mapping[str, RecipeResults]):
         return sorted(recipes, key=lambda item: (item[1].parameters, item[1].samples))
 
 
-def read_recipes(
-    workdir: Path,
-    names: Sequence[str] | None = None,
-    progress: Callable[[str, float, float], None] = lambda *_: None,
-) -> SweepResults:
-    """Reads the recipes of a workdir, in the order in which they were added to it.
-
-    Args:
-      workdir: the workdir, with one recipe or more.
-      names: names of the recipes to read; None reads all.
-      progress: as in `SweepResults`.
-
-    Raises:
-      UserError: there is no such workdir or recipe, or a config.json is damaged.
-    """
-    listed = read_workdir(workdir)["recipes"]
-    existing = [name for name in listed if (workdir / "recipes" / name / "config.json").is_file()]
-    recipes = [read_recipe(workdir / "recipes" / name) for name in existing]
-    if not recipes and not read_workdir(workdir)["figures"]:
-        raise UserError(f"{workdir}: there are no recipes in it; run lm-mia run first")
-    if names is None:
-        return SweepResults(recipes, workdir, progress)
-    by_name = {name: recipe for recipe in recipes for name in (*recipe.names, recipe.name)}
-    for name in names:
-        if name not in by_name:
-            close = difflib.get_close_matches(name, by_name, 3) or list(by_name)[:10]
-            raise UserError(
-                f"--recipe={name}: {workdir} has no such recipe; did you mean {' or '.join(close)}?"
-            )
-    selected = {by_name[name].recipe_dir for name in names}
-    chosen = [recipe for recipe in recipes if recipe.recipe_dir in selected]
-    return SweepResults(chosen, workdir, progress)
-
-
 def read_workdir(workdir: Path) -> Record:
     """Reads config.json of a workdir: the names of its recipes and of the requested figures.
 
@@ -520,42 +480,6 @@ def read_workdir(workdir: Path) -> Record:
         raise UserError(f"{workdir}: there are no recipes in it; run lm-mia run first")
     record = read_json(workdir, "config.json", ("recipes", "figures"), command="run")
     return record | {"figures": listed_figures.from_file(record["figures"], workdir)}
-
-
-def read_recipe(recipe_dir: Path) -> RecipeResults:
-    """Reads the recipe in WORKDIR/recipes/NAME; raises UserError if there is none, or if it has another format."""
-    fields = ("config", "names", "population", "format")
-    record = read_json(recipe_dir, "config.json", fields, command="run")
-    check_format(record, recipe_dir)
-    try:
-        config = from_dict(record["config"])
-    except (TypeError, ValueError) as error:
-        raise UserError(
-            f"{recipe_dir}: config.json was written by another version of lm_mia, with other fields; "
-            "draw it with that version"
-        ) from error
-    folder = config.population.folder or recipe_dir.parents[1] / "populations"
-    population_dir = Path(folder) / str(record["population"])
-    headline = config.attack.headline
-    config = dataclasses.replace(config, attack=effective_attack(config))
-    names = tuple(record["names"])
-    return RecipeResults(recipe_dir, config, names, population_dir, chosen_headline=headline)
-
-
-def with_needs(recipes: SweepResults, needs: Sequence[FigureNeed]) -> SweepResults:
-    """Returns recipes whose view has what figures need; those with damaged scores are unchanged."""
-    attacked: dict[str, RecipeModels] = {}
-    for recipe in recipes.recipes:
-        with contextlib.suppress(UserError):  # such as damaged scores, which its section reports
-            attacked[recipe.name] = recipe.attackable
-    declared = recipe_needs(needs, attacked)
-    views = [
-        dataclasses.replace(recipe, declared=declared[recipe.name], progress=recipes.progress)
-        if recipe.name in declared
-        else recipe
-        for recipe in recipes.recipes
-    ]
-    return SweepResults([*views, *recipes.without_population], recipes.workdir, recipes.progress)
 
 
 def fewest_references(recipes: Sequence[RecipeResults]) -> int:

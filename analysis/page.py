@@ -117,16 +117,16 @@ def _write_all(
     from analysis import (
         comparison,
         figure_section,
-        io,
         markup,
+        opening,
         paper_pages,
         recipe_figures,
         sample_page,
     )
     from analysis.report import write
 
-    sweep = io.read_recipes(workdir, recipes, progress)
-    sweep = io.with_needs(sweep, figure_needs(figures))
+    sweep = opening.read_recipes(workdir, recipes, progress)
+    sweep = opening.with_needs(sweep, figure_needs(figures))
     all_recipes = [*sweep.recipes, *sweep.without_population]
     failures: dict[str, str] = {}
     with_decisions, without_replicas = [], []
@@ -371,10 +371,10 @@ _SUMMARY = "summary"
 def _summary_of_recipes(
     workdir: Path, recipes: Sequence[str] | None, log: Callable[[dict[str, str]], None]
 ) -> list[str]:
-    from analysis import io
+    from analysis import io, opening
 
     lines: list[str] = []
-    sweep = io.with_needs(io.read_recipes(workdir, recipes), ())
+    sweep = opening.with_needs(opening.read_recipes(workdir, recipes), ())
     for recipe in [*sweep.recipes, *sweep.without_population]:
         text = _summarize(recipe)
         lines.append(f"{recipe.name}: {text}")

@@ -20,7 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis import attacks, io, plotting
+from analysis import attacks, io, opening, plotting
 from analysis.attacks import AttackResult
 from analysis.experiment import Drawing, Experiment, write
 from analysis.formatting import MIN_HEADLINE_REPLICAS, percent, size_label
@@ -275,10 +275,10 @@ def _read_recipes(workdirs: Sequence[Path], names: Sequence[str] | None) -> Swee
     """Reads the recipes of one workdir, or of several, where WORKDIR/ is put before each name."""
     distinct = {workdir.resolve(): workdir for workdir in workdirs}
     if len(distinct) == 1:
-        return io.read_recipes(workdirs[0], names)
+        return opening.read_recipes(workdirs[0], names)
     recipes = []
     for path, workdir in distinct.items():
-        for recipe in io.read_recipes(workdir, names).recipes:
+        for recipe in opening.read_recipes(workdir, names).recipes:
             full_names = tuple(f"{path.name}/{name}" for name in recipe.names)
             recipes.append(dataclasses.replace(recipe, names=full_names))
     return SweepResults(recipes)

@@ -83,10 +83,10 @@ def open(workdir: str | os.PathLike[str]) -> "Results":
 
 def _open_views(workdir: Path) -> "SweepResults":
     top_level.import_packages()
-    from analysis import io, page
+    from analysis import io, opening, page
 
     figures, _ = page.leave_out_missing(io.read_workdir(workdir)["figures"])
-    return io.with_needs(io.read_recipes(workdir), page.figure_needs(figures))
+    return opening.with_needs(opening.read_recipes(workdir), page.figure_needs(figures))
 
 
 def open_arrays(

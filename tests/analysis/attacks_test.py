@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import attacks, io
+from analysis import attacks, io, opening
 from analysis.io import SweepResults
 from lm_mia import config, stats
-from lm_mia.attacks.spec import Need, RecipeNeeds, Variant
+from lm_mia.attacks.spec import Need, Variant
 from lm_mia.errors import Unavailable
 from lm_mia.store.store import open_store
 
@@ -142,11 +142,13 @@ def test_attacks_that_figures_need_are_computed_if_they_are_missing(
     variant = Variant(references=len(recipe.references))
     folder = tmp_path / "recipes" / recipe.name
     shutil.copytree(recipe.recipe_dir / "scores.zarr", folder / "scores.zarr")
-    unattacked = dataclasses.replace(recipe, recipe_dir=folder, declared=RecipeNeeds())
+    unattacked = dataclasses.replace(
+        recipe, recipe_dir=folder, declared=opening.tables_of_every_recipe
+    )
     with pytest.raises(Unavailable, match=r"no results of lira_online .* needs"):
         attacks.read_attack(unattacked, variant)
     need = Need(("data-384",), jackknife=True)
-    [attacked] = io.with_needs(SweepResults([unattacked]), [need]).recipes
+    [attacked] = opening.with_needs(SweepResults([unattacked]), [need]).recipes
     found, expected = (attacks.read_jackknife(r, variant) for r in (attacked, recipe))
     pd.testing.assert_frame_equal(found.rates, expected.rates)
     np.testing.assert_array_equal(found.result.tpr_TxG, expected.result.tpr_TxG)

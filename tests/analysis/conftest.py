@@ -7,7 +7,8 @@ from synthetic_figures import folder
 
 from analysis import page, plotting
 from analysis.experiments import MODULES
-from analysis.io import SweepResults, read_recipes, with_needs
+from analysis.io import SweepResults
+from analysis.opening import read_recipes, with_needs
 
 __all__ = ["folder"]  # a fixture
 

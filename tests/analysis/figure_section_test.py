@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from synthetic_figures import attack, without_targets
 
-from analysis import attacks, figure_section, io, page
+from analysis import attacks, figure_section, opening, page
 from analysis.experiments import find
 from analysis.io import SweepResults
 from lm_mia.attacks.spec import Need, StudyNeed, Variant
@@ -35,7 +35,7 @@ def test_figures_do_not_depend_on_attacks_of_other_figures(
 ):
     alone = copied(names, recipes, tmp_path)
     attack([name], alone)
-    alone = io.with_needs(alone, page.figure_needs([name]))
+    alone = opening.with_needs(alone, page.figure_needs([name]))
     result, expected = (find(name).draw(results) for results in (alone, recipes))
     pd.testing.assert_frame_equal(result.data, expected.data)
     assert (result.claims, result.notes) == (expected.claims, expected.notes)
@@ -81,7 +81,7 @@ def test_missing_or_damaged_results_are_computed_again(
     folder = tmp_path / "w" / "recipes" / "small"
     damage(folder)
     copy = SweepResults([dataclasses.replace(recipe, recipe_dir=folder)])
-    small = io.with_needs(copy, page.figure_needs([name]))
+    small = opening.with_needs(copy, page.figure_needs([name]))
     assert not figure_section.make_section(name, small, tmp_path).missing
     pd.testing.assert_frame_equal(find(name).draw(small).data, find(name).draw(attacked).data)
 
@@ -129,7 +129,7 @@ def test_the_study_of_a_user_defined_figure_is_computed(recipes: SweepResults, t
     own = copied(["flip-140M"], recipes, tmp_path / "w")
     need = page.figure_needs([str(figure_file)])[-1]
     assert isinstance(need, StudyNeed)
-    shown = figure_section.make_section(str(figure_file), io.with_needs(own, [need]), tmp_path)
+    shown = figure_section.make_section(str(figure_file), opening.with_needs(own, [need]), tmp_path)
     assert (shown.missing, shown.title) == ("", "Flip rate by compressed size")
     [recipe] = own.recipes
     samples = recipe.view.table("samples.parquet")

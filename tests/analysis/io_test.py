@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from views import recipe_of_tables
 
-from analysis import attacks, io
+from analysis import attacks, io, opening
 from analysis.io import RecipeResults, SweepResults
 from lm_mia import config, events
 from lm_mia.attacks.spec import Variant
@@ -44,19 +44,19 @@ def test_steps_of_score_points_by_epoch(recipes: SweepResults):
 
 def test_folders_without_recipes_are_reported(tmp_path: Path):
     with pytest.raises(UserError, match=r"config\.json"):
-        io.read_recipe(tmp_path)
+        opening.read_recipe(tmp_path)
     with pytest.raises(UserError, match=r"none: there is no such folder; run lm-mia run first"):
-        io.read_recipes(tmp_path / "none")
+        opening.read_recipes(tmp_path / "none")
     with pytest.raises(UserError, match="there are no recipes in it; run lm-mia run first"):
-        io.read_recipes(tmp_path)
+        opening.read_recipes(tmp_path)
 
 
 def test_recipes_are_selected_by_any_of_their_names(folder: Path):
-    results = io.read_recipes(folder, ["data-384", "fixed-140M"])
+    results = opening.read_recipes(folder, ["data-384", "fixed-140M"])
     assert [r.name for r in results.recipes] == ["main", "data-384"]
     assert "fixed-140M" in results.recipes[0].names
     with pytest.raises(UserError, match=r"--recipe=data-38: .* did you mean data-384 or "):
-        io.read_recipes(folder, ["data-38"])
+        opening.read_recipes(folder, ["data-38"])
 
 
 def test_only_complete_events_of_the_recipe_are_read(tmp_path: Path):

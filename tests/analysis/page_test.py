@@ -35,7 +35,8 @@ from analysis.experiments.mace import dp_bound
 from analysis.experiments.open import text_groups
 from analysis.experiments.privacyguard import one_run
 from analysis.experiments.reliability import finite_population
-from analysis.io import RecipeResults, SweepResults, read_recipes
+from analysis.io import RecipeResults, SweepResults
+from analysis.opening import read_recipes
 from lm_mia.attacks import exports
 from lm_mia.config.paper import figure_number
 from lm_mia.errors import UserError

@@ -11,7 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 from synthetic_workdir import write_workdir
 
-from analysis import io, page, plotting
+from analysis import opening, page, plotting
 from lm_mia.attacks import unchanged
 
 FIGURES = ("strongmia_fig05_instability", "strongmia_tab01_error_rates_140m")
@@ -51,7 +51,7 @@ def drawn(undrawn: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def write(workdir: Path, figures: Sequence[str] = FIGURES, redraw: Collection[str] = ()) -> None:
-    recipes = io.read_recipes(workdir).recipes
+    recipes = opening.read_recipes(workdir).recipes
     inputs = unchanged.read_inputs({r.recipe_dir: (r.config, r.names) for r in recipes}, figures)
     assert inputs is not None
     names = [recipe.name for recipe in recipes]

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from synthetic_figures import attack, without_targets
 
-from analysis import attacks, io, scaling
+from analysis import attacks, io, opening, scaling
 from analysis.io import SweepResults
 from lm_mia.attacks.spec import Variant
 from lm_mia.run.workdir import write_config
@@ -147,6 +147,6 @@ def test_two_workdirs_with_unequal_numbers_of_references(
     stored["config"]["attack"]["references"] = recipes["fixed-10M"].config.attack.references
     (folder / "config.json").unlink()
     write_config(folder / "config.json", stored)
-    attack(["scaling"], io.read_recipes(workdirs[1]))
+    attack(["scaling"], opening.read_recipes(workdirs[1]))
     assert scaling.main(argv) == 0
     assert "2 recipes attacked with 16 references each" in capsys.readouterr().out

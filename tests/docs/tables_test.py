@@ -21,7 +21,7 @@ from synthetic_tokens import write_token_tables
 from synthetic_workdir import RECIPE, write_workdir
 from unoptimized import without_optimizations
 
-from analysis import comparison, figure_section, io, paper_pages
+from analysis import comparison, figure_section, io, opening, paper_pages
 from analysis.experiments.causal import regression
 from lm_mia import config
 from lm_mia.attacks.declarations import expand
@@ -200,10 +200,10 @@ def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def report_tables(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tables of a report on two recipes and three figures of the synthetic sweep."""
     output_dir = tmp_path_factory.mktemp("page")
-    recipes = io.read_recipes(folder)
+    recipes = opening.read_recipes(folder)
     decided = [r for r in recipes.recipes if (r.recipe_dir / "tables" / "flips.json").is_file()]
     others = [r for r in recipes.recipes if r not in decided]
-    selected = io.read_recipes(folder, [decided[0].name, others[0].name])
+    selected = opening.read_recipes(folder, [decided[0].name, others[0].name])
     comparison.write(output_dir, [*map(comparison.summarize, selected.recipes)])
     shown = [figure_section.make_section("scaling", selected, output_dir)]
     for name in ("strongmia_fig08_statistic", "strongmia_tab03_flip_shares_140m"):
@@ -222,7 +222,7 @@ def extracted(
 ) -> Path:
     """A workdir of one recipe after extraction, from a model with random parameters in place of a checkpoint."""
     workdir = tmp_path_factory.mktemp("extracted")
-    with_replicas = [r for r in io.read_recipes(folder).recipes if r.config.attack.replicas]
+    with_replicas = [r for r in opening.read_recipes(folder).recipes if r.config.attack.replicas]
     recipe = min(with_replicas, key=lambda r: r.parameters)
     extract = config.Extract(samples=3, prefix_tokens=4, suffix_tokens=3, reference=True)
     task = SweepRecipe(

@@ -8,7 +8,7 @@ import tiny_run
 from tiny_run import _on_cpu, run_in_process, tiny
 
 import lm_mia
-from analysis import io
+from analysis import opening
 from lm_mia import cli
 from lm_mia.run import supervisor
 
@@ -84,7 +84,7 @@ def test_workdirs_share_populations(tiny: tiny_run.Tiny, tmp_path: Path):
     # Commands without --config, and the Python API, find it.
     assert cli.main(["attack", f"--workdir={b}"]) == 0
     assert cli.main(["status", f"--workdir={b}"]) == 0
-    assert io.read_recipe(tiny_run.recipe_of(b)).population_dir == population
+    assert opening.read_recipe(tiny_run.recipe_of(b)).population_dir == population
     recipe = lm_mia.open(b).recipes["tiny"]
     assert recipe.text(0)
     # A workdir that has a population of its own keeps its models.

@@ -14,7 +14,8 @@ from built_once import built_once
 from analysis import page
 from analysis.experiments import MODULES
 from analysis.experiments.open import text_groups
-from analysis.io import RecipeResults, SweepResults, with_needs
+from analysis.io import RecipeResults, SweepResults
+from analysis.opening import tables_of_every_recipe, with_needs
 from lm_mia import events
 from lm_mia.attacks.spec import RecipeNeeds, matching_recipes
 from lm_mia.config import Config, Corpus, Tokenizer, load
@@ -105,7 +106,7 @@ def without_targets(recipe: RecipeResults, workdir: Path) -> RecipeResults:
     log = workdir / events.FOLDER
     if not log.exists():
         shutil.copytree(recipe.recipe_dir.parents[1] / log.name, log)  # attacks add to it
-    return dataclasses.replace(recipe, recipe_dir=folder, declared=RecipeNeeds())
+    return dataclasses.replace(recipe, recipe_dir=folder, declared=tables_of_every_recipe)
 
 
 def requested(

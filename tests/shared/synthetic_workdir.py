@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis import io, page
+from analysis import opening, page
 from analysis.io import RecipeResults
 from lm_mia import config, events
 from lm_mia.attacks import exports, runner, table_sets
@@ -134,8 +134,8 @@ def write_workdir(
 
 def read_attacked(recipe_dir: Path) -> RecipeResults:
     """Returns a recipe as commands read it: with what every page needs."""
-    recipes = io.read_recipes(recipe_dir.parents[1], [recipe_dir.name])
-    [recipe] = io.with_needs(recipes, page.figure_needs(())).recipes
+    recipes = opening.read_recipes(recipe_dir.parents[1], [recipe_dir.name])
+    [recipe] = opening.with_needs(recipes, page.figure_needs(())).recipes
     return recipe
 
 
@@ -181,7 +181,7 @@ def write_extraction(
     stored = json.loads(path.read_text())
     stored["config"]["extract"] = json.loads(json.dumps(dataclasses.asdict(c)))
     path.write_text(json.dumps(stored))
-    view, rng = io.read_recipe(recipe.recipe_dir).view, np.random.default_rng(1)
+    view, rng = opening.read_recipe(recipe.recipe_dir).view, np.random.default_rng(1)
     scored = view.table("samples.parquet", ["id", "member", "score"])
     table = scored.sort_values("score", ascending=False).head(samples).reset_index(drop=True)
     table["in_prompt"] = np.where(np.arange(samples) % 25 == 1, 1.0, 0.0)
@@ -208,7 +208,7 @@ def write_extraction(
     folder, results = recipe.recipe_dir / "tables", view.stored.results
     results.path(exports.extraction_set(view).key(view.stored)).unlink(missing_ok=True)
     exports.write_extraction(dataclasses.replace(view, extract=extract), folder)
-    return io.read_recipe(recipe.recipe_dir)
+    return opening.read_recipe(recipe.recipe_dir)
 
 
 def _statistics(c: config.Attack) -> tuple[Any, ...]:

@@ -18,7 +18,7 @@ import report_html
 from report_html import banners, description, headings, lead, of_strength, row_of
 from synthetic_workdir import NASTY, copy_workdir, write_extraction, write_workdir
 
-from analysis import io, page, recipe_figures
+from analysis import io, opening, page, recipe_figures
 from analysis.io import RecipeResults
 from analysis.report import document, recipe_page, write
 from analysis.report import strength as read_strength
@@ -56,8 +56,8 @@ def workdir_of(recipe: RecipeResults) -> Path:
 
 def read(recipe_dir: Path) -> RecipeResults:
     """Returns a recipe of a workdir as the commands read it."""
-    sweep = io.read_recipes(recipe_dir.parents[1])
-    [recipe] = page_recipes(io.with_needs(sweep, page.figure_needs(())))
+    sweep = opening.read_recipes(recipe_dir.parents[1])
+    [recipe] = page_recipes(opening.with_needs(sweep, page.figure_needs(())))
     return recipe
 
 

@@ -16,7 +16,7 @@ from strength_cases import of_attacks
 from synthetic_workdir import write_workdir
 from views import recipe_of_files
 
-from analysis import io, page
+from analysis import opening, page
 from analysis.io import RecipeResults
 from analysis.report import document, numbers, strength, sweep_page, write
 from analysis.report.numbers import Estimate
@@ -257,7 +257,7 @@ def workdir(written: Path, tmp_path: Path) -> Path:
 
 
 def read(workdir: Path) -> list[RecipeResults]:
-    sweep = io.with_needs(io.read_recipes(workdir), page.figure_needs(()))
+    sweep = opening.with_needs(opening.read_recipes(workdir), page.figure_needs(()))
     return [*sweep.recipes, *sweep.without_population]
 
 
