@@ -19,6 +19,7 @@ from analysis.claims.jackknife import Jackknife
 from analysis.io import RecipeResults, fewest_references
 from lm_mia import stats
 from lm_mia.attacks import evaluations, spec
+from lm_mia.attacks.requests import attack_spec, reference_parts
 from lm_mia.attacks.spec import (
     PAPER_REFERENCES,
     AttackSpec,
@@ -99,7 +100,7 @@ class JackknifedAttack:
     result: AttackResult
     """With the first references."""
     rates: pd.DataFrame
-    """AUC and TPRs with all references (part 0) and with the `spec.reference_parts`, on halves of the samples."""
+    """AUC and TPRs with all references (part 0) and with the `reference_parts`, on halves of the samples."""
     over: str
     """As in `Jackknife`."""
     not_covered: tuple[str, ...]
@@ -157,7 +158,7 @@ def read_jackknife(recipe: RecipeResults, variant: Variant = ONLINE_LIRA) -> Jac
       Unavailable: as `read_attack`, or the attack was not made on halves of the samples.
     """
     result, attack = read_attack(recipe, variant), find_attack(recipe, variant)
-    parts = spec.reference_parts(recipe.attackable, variant)
+    parts = reference_parts(recipe.attackable, variant)
     rates = find_piece(recipe, Request(attack, evaluations.halved_rates, parts))
     if rates is None:
         raise Unavailable(
@@ -218,7 +219,7 @@ def lira_reference_counts(recipe: RecipeResults, *, replicas: bool) -> set[int]:
     """Returns the numbers of references with which LiRA was made on all targets, or replicas, of a recipe."""
     counts = set[int]()
     for n in range(spec.MIN_REFERENCES, len(recipe.references) + 1):
-        attack = spec.attack_spec(recipe.attackable, Variant(references=n, replicas=replicas))
+        attack = attack_spec(recipe.attackable, Variant(references=n, replicas=replicas))
         if attack and recipe.pieces.has(Request(attack, evaluations.operating_points)):
             counts.add(n)
     return counts
@@ -230,7 +231,7 @@ def read_sample_scores(
     """Yields (target, member_N2, score_N2) of an attack for each target of a recipe.
 
     The arrays are of the attacked samples, as `RecipeResults.attacked`. The membership score of a sample with too few
-    references is NaN. For a part of the references, as in `spec.attack_spec`, the arrays hold the first
+    references is NaN. For a part of the references, as in `attack_spec`, the arrays hold the first
     `spec.JACKKNIFE_SAMPLES` samples only. Errors are those of `read_attack`; there are the scores of needs with
     sample_scores=True.
     """
@@ -244,12 +245,12 @@ def read_sample_scores(
 
 
 def find_attack(recipe: RecipeResults, variant: Variant, part: int | None = None) -> AttackSpec:
-    """Returns an attack on all targets, or replicas, of a recipe, as `spec.attack_spec`.
+    """Returns an attack on all targets, or replicas, of a recipe, as `lm_mia.attacks.requests.attack_spec`.
 
     Raises:
       Unavailable: there are too few models.
     """
-    attack = spec.attack_spec(recipe.attackable, variant, part)
+    attack = attack_spec(recipe.attackable, variant, part)
     if attack is None:
         kind = "replicas" if variant.replicas else "targets"
         attacked = recipe.replicas if variant.replicas else recipe.targets

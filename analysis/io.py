@@ -336,7 +336,7 @@ class RecipeResults:
 
     @property
     def attackable(self) -> RecipeModels:
-        """The recipe as the attacks stage saw it, from which `spec.attack_spec` finds attacks."""
+        """The recipe as the attacks stage saw it, from which `lm_mia.attacks.requests.attack_spec` finds attacks."""
         return RecipeModels(self.names, self.config, self.models)
 
     @property

@@ -12,7 +12,8 @@ from pathlib import Path
 from analysis import experiments
 from analysis.io import RecipeResults, SweepResults, read_json, read_workdir
 from lm_mia.attacks.headline import effective_attack
-from lm_mia.attacks.spec import FigureNeed, RecipeModels, RecipeNeeds, recipe_needs
+from lm_mia.attacks.requests import recipe_needs
+from lm_mia.attacks.spec import FigureNeed, RecipeModels, RecipeNeeds
 from lm_mia.config.recipe import check_format, from_dict
 from lm_mia.errors import UserError
 

@@ -41,9 +41,6 @@ ALLOWED_IMPORTS = {
     "user_files": "",
     "top_level": "",
 }
-# Packages in which some modules import each other inside functions: specs of attacks name their evaluations, and tables
-# of the page the experiments that write them.
-WITH_CYCLES = {"attacks", "analysis"}
 BELOW_ALL = {
     "errors",
     "interrupts",
@@ -206,7 +203,6 @@ def test_packages_form_no_cycle():
 def test_modules_form_no_cycle():
     """Also through imports inside functions, but not those that only types need."""
     paths = {module: path for path, module in modules().items()}
-    paths = {m: path for m, path in paths.items() if package_of(m) not in WITH_CYCLES}
     left = {module: imported_modules(path, paths.keys()) for module, path in paths.items()}
     while left:
         free = {module for module, needs in left.items() if not needs & left.keys() - {module}}

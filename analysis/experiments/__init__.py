@@ -15,6 +15,7 @@ from lm_mia.attacks.spec import (
     AttackTable,
     AttackTableNeed,
     FigureNeed,
+    Need,
     RecipeNeeds,
     Study,
     StudyNeed,
@@ -147,7 +148,9 @@ def find(name: str) -> "Experiment":
         )
     if path.stem in MODULES:
         raise UserError(f"figures={name!r}: an included figure has this name; rename the file")
-    from analysis.experiment import Experiment  # imported late because it loads matplotlib
+    # Imported late because they load matplotlib and SciPy.
+    from analysis.experiment import Experiment
+    from lm_mia.attacks import registry
 
     try:
         module = user_code.import_file(path)
@@ -166,6 +169,11 @@ def find(name: str) -> "Experiment":
             f"figures={name!r}: reads={figure.reads!r} must be a tuple of Need, LossNeed and StudyNeed, such as "
             '(Need(("main",)),); correct it'
         )
+    for attack in (a for need in figure.reads if isinstance(need, Need) for a in need.attacks):
+        try:
+            registry.find(attack)
+        except UserError as error:
+            raise UserError(f"figures={name!r}: reads: {error}; correct it") from error
     return figure
 
 

@@ -16,8 +16,9 @@ from lm_mia.attacks.designs import ModelDesign, model_design
 from lm_mia.attacks.headline import effective_attack
 from lm_mia.attacks.inputs import AttackInputs, open_inputs
 from lm_mia.attacks.registry import ATTACKS
+from lm_mia.attacks.requests import attack_spec
 from lm_mia.attacks.score_matrix import score_attacks
-from lm_mia.attacks.spec import AttackSpec, RecipeModels, Variant, assign_roles, attack_spec
+from lm_mia.attacks.spec import AttackSpec, RecipeModels, Variant, assign_roles
 from lm_mia.config import Config
 from lm_mia.data import subsets
 from lm_mia.data.subsets import Design, ModelSeeds

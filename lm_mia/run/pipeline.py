@@ -505,6 +505,7 @@ def requested_attacks(
     """Returns what the stage "attack" computes for each recipe in addition to its tables of decisions."""
     # Imported here because scipy and pandas take a second to load, and most jobs only make models.
     from lm_mia.attacks import models
+    from lm_mia.attacks.requests import recipe_needs
 
     recipes = {}
     for recipe, _ in recipe_populations:
@@ -516,7 +517,7 @@ def requested_attacks(
             present = PresentModels((), ())
         c = dataclasses.replace(recipe.config, attack=effective_attack(recipe.config))
         recipes[recipe.name] = RecipeModels((recipe.name, *recipe.names), c, present)
-    return spec.recipe_needs(figure_needs, recipes)
+    return recipe_needs(figure_needs, recipes)
 
 
 def attack(

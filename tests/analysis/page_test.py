@@ -604,6 +604,9 @@ def test_unknown_figures_are_reported_on_one_line_each(tmp_path: Path):
     (tmp_path / "undefined.py").write_text(USER_FIGURE.replace("EXPERIMENT =", "OTHER ="))
     (tmp_path / "broken.py").write_text("1 / 0")
     (tmp_path / "scaling.py").write_text(USER_FIGURE)
+    reads = 'reads=(Need(("main",), ("lirra",)),), title='
+    text = "from lm_mia.attacks.spec import Need" + USER_FIGURE.replace("title=", reads)
+    (tmp_path / "unknown.py").write_text(text)
     for name, message in (
         ("fig99", "there is no such figure; did you mean strongmia_fig"),
         ("fig05_instability", "there is no such figure; did you mean strongmia_fig05_instability?"),
@@ -617,6 +620,7 @@ def test_unknown_figures_are_reported_on_one_line_each(tmp_path: Path):
         (f"{tmp_path}/undefined.py", "the file does not define EXPERIMENT = Experiment(...)"),
         (f"{tmp_path}/broken.py", "the file fails with ZeroDivisionError: division by zero"),
         (f"{tmp_path}/scaling.py", "an included figure has this name; rename the file"),
+        (f"{tmp_path}/unknown.py", "reads: attack 'lirra': there is none of this name; choose "),
     ):
         with pytest.raises(UserError) as caught:
             page.check_figures(["scaling", name])

@@ -11,6 +11,7 @@ from views import view_of
 
 from lm_mia import config
 from lm_mia.attacks import evaluations, runner, spec
+from lm_mia.attacks.requests import recipe_needs
 from lm_mia.data.population import Population
 from lm_mia.store.store import Store
 
@@ -58,7 +59,7 @@ def attack(store: Store, population: FakePopulation, folder: Path) -> dict[str, 
     )
     models = {"main": spec.RecipeModels(("main",), full, present)}
     need = spec.Need(("main",), attacks=("lira_online", "rmia"), sample_scores=True)
-    requested = spec.recipe_needs([need], models)["main"]
+    requested = recipe_needs([need], models)["main"]
     pieces = folder.with_name(f"{folder.name}-pieces")
     view = view_of(store, cast(Population, population), C, pieces, requested)
     runner.run(view, folder)

@@ -15,6 +15,7 @@ from views import view_of
 from lm_mia import config, stats
 from lm_mia.attacks import evaluations, exports, models, runner, score_matrix, spec, target_warnings
 from lm_mia.attacks.pieces import Pieces, pieces_of
+from lm_mia.attacks.requests import attack_spec, reference_parts
 from lm_mia.attacks.spec import AttackSpec, RecipeNeeds, Request
 from lm_mia.data import subsets
 from lm_mia.data.population import Population
@@ -46,7 +47,7 @@ class World:
     def attack(self, name: str, references: int = 16, **changes: Any) -> AttackSpec:
         present = models.model_numbers(models.present_models(self.store))
         full_config = config.Config(population=config.Population(samples=SAMPLES), attack=C)
-        attack = spec.attack_spec(
+        attack = attack_spec(
             spec.RecipeModels((), full_config, present), spec.Variant(name, references, **changes)
         )
         assert attack is not None
@@ -56,7 +57,7 @@ class World:
         """Returns the attack with each part of its references."""
         present = models.model_numbers(models.present_models(self.store))
         full_config = config.Config(population=config.Population(samples=SAMPLES), attack=C)
-        return spec.reference_parts(
+        return reference_parts(
             spec.RecipeModels((), full_config, present), spec.Variant(name, references)
         )
 

@@ -17,7 +17,8 @@ from analysis.experiments.open import text_groups
 from analysis.io import RecipeResults, SweepResults
 from analysis.opening import tables_of_every_recipe, with_needs
 from lm_mia import events
-from lm_mia.attacks.spec import RecipeNeeds, matching_recipes
+from lm_mia.attacks.requests import matching_recipes
+from lm_mia.attacks.spec import RecipeNeeds
 from lm_mia.config import Config, Corpus, Tokenizer, load
 from lm_mia.data.population import Population
 from lm_mia.run import pipeline

@@ -23,15 +23,8 @@ from analysis.formatting import percent
 from analysis.io import RecipeResults, SweepResults
 from lm_mia import stats
 from lm_mia.attacks import evaluations
-from lm_mia.attacks.spec import (
-    EPSILON_TPRS,
-    JACKKNIFE_GROUPS,
-    Need,
-    Request,
-    RmiaA,
-    Variant,
-    reference_parts,
-)
+from lm_mia.attacks.requests import reference_parts
+from lm_mia.attacks.spec import EPSILON_TPRS, JACKKNIFE_GROUPS, Need, Request, RmiaA, Variant
 from lm_mia.data.subsets import ModelSeeds
 from lm_mia.errors import Unavailable
 

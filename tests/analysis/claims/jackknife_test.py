@@ -11,7 +11,8 @@ from analysis.claims.jackknife import Jackknife
 from analysis.io import SweepResults, Unavailable
 from lm_mia import stats
 from lm_mia.attacks import spec
-from lm_mia.attacks.spec import Variant, reference_parts
+from lm_mia.attacks.requests import reference_parts
+from lm_mia.attacks.spec import Variant
 from lm_mia.stats.jackknife import _variance_of
 
 HALVES = [sorted(spec.half_groups(h)) for h in range(spec.NUM_HALVES)]

@@ -19,6 +19,7 @@ from analysis.experiments.strongmia import samples
 from lm_mia import config, stats
 from lm_mia.attacks import spec, study_inputs
 from lm_mia.attacks.experiment import TokenSettings
+from lm_mia.attacks.requests import recipe_needs
 from lm_mia.attacks.studies import study_set
 from lm_mia.data import batch_order
 from lm_mia.data.batch_order import Batches
@@ -286,7 +287,7 @@ def test_a_recipe_has_the_studies_of_its_figures():
     none = spec.PresentModels((), ())
     recipes = {k: spec.RecipeModels((n,), config.Config(), none) for k, n in names.items()}
     wanted = spec.StudyNeed(("flip-*",), fragile_hits.STUDY)
-    found = spec.recipe_needs([wanted, wanted], recipes)
+    found = recipe_needs([wanted, wanted], recipes)
     assert found["a"].studies == (fragile_hits.STUDY,)
     assert found["b"].studies == ()
     with pytest.raises(ValueError, match=r"^StudyNeed: study='x': must be a Study"):
