@@ -17,8 +17,7 @@ from analysis.formatting import size_title
 from analysis.io import REPLICA_SIZES, RecipeResults, SweepResults
 from lm_mia.attacks import user_code
 from lm_mia.attacks.declarations import Column, Table
-from lm_mia.attacks.results import digest
-from lm_mia.attacks.unchanged import Inputs, Made
+from lm_mia.attacks.unchanged import Inputs, Made, digest
 from lm_mia.errors import UserError
 from lm_mia.printing import plural
 

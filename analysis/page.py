@@ -89,7 +89,7 @@ _REPORT = "report"
 
 
 def _is_outdated(workdir: Path) -> bool:
-    from lm_mia.attacks.exports import is_report_outdated
+    from lm_mia.attacks.unchanged import is_report_outdated
 
     return is_report_outdated(workdir)
 

@@ -46,10 +46,11 @@ from lm_mia.attacks.experiment import Content, RecipeView, TokenSettings, silent
 from lm_mia.attacks.headline import effective_attack
 from lm_mia.attacks.pieces import open_pieces, target_models
 from lm_mia.attacks.replicas import DECISIONS
-from lm_mia.attacks.results import digest, to_frame
+from lm_mia.attacks.results import to_frame
 from lm_mia.attacks.spec import AttackSpec, RecipeNeeds, Request
 from lm_mia.attacks.studies import study_set
 from lm_mia.attacks.table_sets import Facts, TableSet, Write
+from lm_mia.attacks.unchanged import digest
 from lm_mia.attacks.user_code import UserCodeError
 from lm_mia.data.batch_order import Batches
 from lm_mia.data.population import Population
@@ -961,13 +962,6 @@ def write_extraction(view: RecipeView, folder: Path) -> None:
             write(folder, table.file, view.content(table.file))
         except Unavailable:
             (folder / table.file).unlink(missing_ok=True)
-
-
-def is_report_outdated(workdir: Path) -> bool:
-    """Returns whether the report of a workdir is older than an exported table of one of its recipes."""
-    tables = [path.stat().st_mtime for path in workdir.glob("recipes/*/tables/*")]
-    report = workdir / "report.html"
-    return report.exists() and bool(tables) and report.stat().st_mtime < max(tables)
 
 
 def write(folder: Path, name: str, content: Content) -> None:

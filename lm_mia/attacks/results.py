@@ -10,7 +10,6 @@ and are compared when the piece is read.
 """
 
 import errno
-import hashlib
 import json
 import os
 import tempfile
@@ -24,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lm_mia.atomic import TEMPORARY, abandoned, replacing
+from lm_mia.attacks.unchanged import digest
 from lm_mia.errors import UserError
 
 RESULTS_FORMAT = 1
@@ -165,11 +165,6 @@ def to_frame(table: pa.Table) -> pd.DataFrame:
             missing_N = np.asarray(column.is_null())
             frame[name] = pd.arrays.IntegerArray(value_N, missing_N)
     return frame
-
-
-def digest(value: Any) -> str:
-    """Returns 20 hexadecimal digits of the SHA-256 of a JSON value."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:20]
 
 
 def _to_arrow(part: Part, schema: pa.Schema | None) -> pa.Table:

@@ -18,7 +18,6 @@ from typing import Any
 
 from lm_mia import config, user_files
 from lm_mia.atomic import TEMPORARY, write_atomically
-from lm_mia.attacks.results import digest
 from lm_mia.config import Config
 from lm_mia.errors import UserError
 from lm_mia.store.store import open_store
@@ -149,6 +148,18 @@ def files_in(*folders: Path) -> list[Path]:
         for path in (sorted(folder.iterdir()) if folder.is_dir() else ())
         if path.is_file() and not path.name.startswith(TEMPORARY)
     ]
+
+
+def digest(value: Any) -> str:
+    """Returns 20 hexadecimal digits of the SHA-256 of a JSON value."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:20]
+
+
+def is_report_outdated(workdir: Path) -> bool:
+    """Returns whether the report of a workdir is older than an exported table of one of its recipes."""
+    tables = [path.stat().st_mtime for path in workdir.glob("recipes/*/tables/*")]
+    report = workdir / "report.html"
+    return report.exists() and bool(tables) and report.stat().st_mtime < max(tables)
 
 
 def _stamp(path: Path) -> list[int] | None:

@@ -424,7 +424,7 @@ def _exclusive_lock(path: Path, display: Display) -> Iterator[None]:
 
 def read_inputs(sweep: Sweep) -> "Inputs | None":
     """Returns what the results of a sweep follow from; None if that is not known."""
-    from lm_mia.attacks import unchanged  # loads pandas
+    from lm_mia.attacks import unchanged
 
     recipes = {recipe.folder: (recipe.config, recipe.names) for recipe in sweep.recipes}
     return unchanged.read_inputs(recipes, sweep.figures)

@@ -64,6 +64,6 @@ def count_pieces(recipe: SweepRecipe) -> tuple[int, int]:
 
 def is_report_outdated(workdir: Path) -> bool:
     """Returns whether the report of a workdir is older than an exported table of one of its recipes."""
-    from lm_mia.attacks import exports
+    from lm_mia.attacks import unchanged
 
-    return exports.is_report_outdated(workdir)
+    return unchanged.is_report_outdated(workdir)

@@ -15,8 +15,8 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import scipy  # its parts are loaded when they are first used
 from numpy.typing import ArrayLike
-from scipy.special import logit
 
 from lm_mia.stats.array_types import BoolArray, FloatArray
 from lm_mia.stats.generalized_metrics import METRICS, metric_interval, metric_value
@@ -66,7 +66,7 @@ def privacy_loss(log_ratio: ArrayLike, prior: float) -> FloatArray:
       (np.float64(0.5), np.float64(-0.5))
     """
     check_prior(prior)
-    return np.tanh((as_float64(log_ratio, "log ratios") + logit(prior)) / 2)
+    return np.tanh((as_float64(log_ratio, "log ratios") + scipy.special.logit(prior)) / 2)
 
 
 def absolute_ends(low_N: ArrayLike, high_N: ArrayLike) -> tuple[FloatArray, FloatArray]:
@@ -220,7 +220,7 @@ def dp_advantage_bound(epsilon: ArrayLike, prior: float) -> FloatArray:
     epsilon = as_float64(epsilon, "epsilon")
     if not np.all(epsilon >= 0):
         raise ValueError("epsilon: must be 0 or larger")
-    return np.tanh((epsilon + abs(float(logit(prior)))) / 2)
+    return np.tanh((epsilon + abs(float(scipy.special.logit(prior)))) / 2)
 
 
 def _present(f_N: FloatArray, member_N: ArrayLike) -> tuple[FloatArray, BoolArray, int]:

@@ -9,18 +9,16 @@ Legend: K numbers of successes, P probabilities on the grid.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import scipy  # its parts are loaded when they are first used
 from numpy.typing import ArrayLike
-from scipy import linalg, special
 
 from lm_mia.stats.array_types import FloatArray
 
-_POTRF, _POTRS = linalg.get_lapack_funcs(("potrf", "potrs"), dtype=np.float64)
-"""Cholesky factorization and solution, without the checks of `scipy.linalg.cho_solve`, which take longer than both."""
 _MAX_ITERATIONS = 200
 # The gap of the fit is in nats per observation, those of a bound in units of the mean.
 _FIT_GAP, _BOUND_GAP, _INNER_GAP = 1e-9, 2e-4, 1e-5
@@ -36,14 +34,14 @@ def binomial_probabilities(trials: int, probability_P: ArrayLike) -> FloatArray:
     k_Kx1 = np.arange(trials + 1.0)[:, None]
     probability_P = np.asarray(probability_P, dtype=np.float64)
     log_binomial_Kx1 = (
-        special.gammaln(trials + 1.0)
-        - special.gammaln(k_Kx1 + 1)
-        - special.gammaln(trials - k_Kx1 + 1)
+        scipy.special.gammaln(trials + 1.0)
+        - scipy.special.gammaln(k_Kx1 + 1)
+        - scipy.special.gammaln(trials - k_Kx1 + 1)
     )
     return np.exp(
         log_binomial_Kx1
-        + special.xlogy(k_Kx1, probability_P)
-        + special.xlog1py(trials - k_Kx1, -probability_P)
+        + scipy.special.xlogy(k_Kx1, probability_P)
+        + scipy.special.xlog1py(trials - k_Kx1, -probability_P)
     )
 
 
@@ -192,7 +190,8 @@ class _NewtonSystem:
 
     def _solve(self, right_P: FloatArray) -> FloatArray:
         scaled_P = self._inverse_P * right_P
-        inner_K, _ = _POTRS(self._factor, self._u_KxP @ scaled_P)
+        _, potrs = _cholesky_routines()
+        inner_K, _ = potrs(self._factor, self._u_KxP @ scaled_P)
         return scaled_P - self._inverse_P * (self._u_KxP.T @ inner_K)
 
 
@@ -202,14 +201,22 @@ def _longest(x_P: FloatArray, step_P: FloatArray) -> float:
     return float(np.min(-x_P[falls] / step_P[falls], initial=np.inf))
 
 
+@functools.cache
+def _cholesky_routines() -> tuple[Any, Any]:
+    """Returns LAPACK's Cholesky factorization and solution; the checks of `scipy.linalg.cho_solve` take longer."""
+    potrf, potrs = scipy.linalg.get_lapack_funcs(("potrf", "potrs"), dtype=np.float64)
+    return potrf, potrs
+
+
 def _cholesky_factor(v_KxP: FloatArray) -> FloatArray:
     """Returns a Cholesky factor of I + V V^T in the upper triangle of a matrix."""
     identity_KxK = np.eye(len(v_KxP))
-    factor_KxK, failed = _POTRF(identity_KxK + v_KxP @ v_KxP.T, clean=False)
+    potrf, _ = _cholesky_routines()
+    factor_KxK, failed = potrf(identity_KxK + v_KxP @ v_KxP.T, clean=False)
     if failed:
         # Near the solution the product is singular up to rounding errors; a QR factorization does not form it.
         stacked = np.concatenate([v_KxP.T, identity_KxK])
         triangular_PxK: Any  # the types of SciPy's functions depend on the version of NumPy
-        triangular_PxK = linalg.qr(stacked, mode="r", check_finite=False)[0]
+        triangular_PxK = scipy.linalg.qr(stacked, mode="r", check_finite=False)[0]
         factor_KxK = triangular_PxK[: len(v_KxP)]
     return factor_KxK

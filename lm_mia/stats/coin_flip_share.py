@@ -18,8 +18,8 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import scipy  # its parts are loaded when they are first used
 from numpy.typing import ArrayLike
-from scipy import special
 
 from lm_mia.stats import binomial_mixture
 from lm_mia.stats.array_types import FloatArray
@@ -81,8 +81,8 @@ def coin_flip_probability(probability: ArrayLike, replicas: int, alpha: float = 
     # F(k) = I_{1-p}(B - k, k + 1); both tails have the same form, so that neither is a difference of numbers near 1.
     if k_low == 0:
         return np.ones(p.shape)
-    lower = special.betainc(replicas - k_low + 1, k_low, 1 - p)
-    upper = special.betainc(replicas - k_low + 1, k_low, p)
+    lower = scipy.special.betainc(replicas - k_low + 1, k_low, 1 - p)
+    upper = scipy.special.betainc(replicas - k_low + 1, k_low, p)
     return np.clip(1 - lower - upper, 0, 1)
 
 
@@ -153,7 +153,7 @@ def coin_flip_range(
     votes_KxP = binomial_mixture.binomial_probabilities(observed_replicas, probability_P)
     fit_P = binomial_mixture.most_likely_mixture(votes_KxP, samples_K / total)
     fit_K = votes_KxP @ fit_P
-    q = 2 * special.fdtri(2, observed_replicas - 1, confidence)
+    q = 2 * scipy.special.fdtri(2, observed_replicas - 1, confidence)
 
     def end(sign: int) -> float:
         design_effect, end_P = 1.0, fit_P

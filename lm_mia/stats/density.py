@@ -16,8 +16,8 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import scipy  # its parts are loaded when they are first used
 from numpy.typing import ArrayLike
-from scipy.special import ndtri
 
 from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
 from lm_mia.stats.inputs import as_counts, as_float64, as_members, check_magnitude
@@ -276,7 +276,7 @@ def log_ratio_kde(
         classes = [center_CxD[:_MAX_CENTERS] for center_CxD in classes]
         log_kernels = [_log_mean_kernel(center_CxD, present_SxD) for center_CxD in classes]
     unused += len(query_KxD) - sum(map(len, classes))
-    z = float(ndtri(1 - (1 - confidence) / 4))
+    z = float(scipy.special.ndtri(1 - (1 - confidence) / 4))
     (p_S, p_low_S, p_high_S), (q_S, q_low_S, q_high_S) = (
         _with_ends(log_kernel_S, len(center_CxD), dimensions, z)
         for log_kernel_S, center_CxD in zip(log_kernels, classes, strict=True)
@@ -321,7 +321,7 @@ def normal_scores(query_NxD: ArrayLike, by_KxD: ArrayLike) -> FloatArray:
         below_N = np.searchsorted(sorted_K, query_N, side="left")
         twice_N = below_N + np.searchsorted(sorted_K, query_N, side="right")
         present_N = ~np.isnan(query_N)
-        score_N[present_N] = ndtri((twice_N[present_N] + 1) / (2 * sorted_K.size + 2))
+        score_N[present_N] = scipy.special.ndtri((twice_N[present_N] + 1) / (2 * sorted_K.size + 2))
     return score_NxD
 
 

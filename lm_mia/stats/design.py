@@ -13,8 +13,8 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import scipy  # its parts are loaded when they are first used
 from numpy.typing import ArrayLike
-from scipy.sparse.csgraph import connected_components
 
 from lm_mia.seeds import keys
 from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
@@ -308,7 +308,7 @@ def _correlations(member_MxV: BoolArray) -> FloatArray:
 
 def _classes(is_related_MxM: BoolArray) -> IntArray:
     """Returns the class of each model: models that are related, also by way of others, have the same."""
-    return _numbered(connected_components(is_related_MxM, directed=False)[1])
+    return _numbered(scipy.sparse.csgraph.connected_components(is_related_MxM, directed=False)[1])
 
 
 def _numbered(class_M: ArrayLike) -> IntArray:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import scipy  # its parts are loaded when they are first used
 from numpy.typing import ArrayLike
-from scipy import special
 
 from lm_mia.stats.array_types import FloatArray, IntArray
 from lm_mia.stats.inputs import as_members, check_not_masked
@@ -77,7 +77,7 @@ def drawn_by_cluster(member_N: ArrayLike, cluster_N: ArrayLike) -> bool:
     expected_G = _share_of_subsets_with_all(size_G, members, total)
     expected_G += _share_of_subsets_with_all(size_G, total - members, total)
     probability = float(expected_G.mean())
-    tail = float(special.betainc(whole, size_G.size - whole + 1, min(probability, 1.0)))
+    tail = float(scipy.special.betainc(whole, size_G.size - whole + 1, min(probability, 1.0)))
     return tail < _RARE
 
 
@@ -92,9 +92,9 @@ def _share_of_subsets_with_all(size_G: IntArray, drawn: int, total: int) -> Floa
     is_possible_G = size_G <= drawn
     size_G = np.where(is_possible_G, size_G, 0)
     log_share_G = (
-        special.gammaln(drawn + 1)
-        - special.gammaln(drawn - size_G + 1)
-        - special.gammaln(total + 1)
-        + special.gammaln(total - size_G + 1)
+        scipy.special.gammaln(drawn + 1)
+        - scipy.special.gammaln(drawn - size_G + 1)
+        - scipy.special.gammaln(total + 1)
+        + scipy.special.gammaln(total - size_G + 1)
     )
     return np.where(is_possible_G, np.exp(log_share_G), 0.0)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import numpy as np
 import scipy  # its parts are loaded when they are first used
 from numpy.typing import ArrayLike
-from scipy import special
 
 from lm_mia.stats.array_types import FloatArray
 from lm_mia.stats.inputs import as_float64
@@ -50,9 +49,9 @@ def gaussian_dp_delta(mu: ArrayLike, epsilon: ArrayLike) -> FloatArray:
         # exp(epsilon) times the density at `high` is the density at `low`, so both terms have it as a factor, and the
         # scaled complementary error function gives the rest without overflow or cancellation.
         half_density_R = np.exp(-(low_R**2) / 2) / 2
-    second_R = special.erfcx(high_R / np.sqrt(2))
-    far_R = half_density_R * (special.erfcx(np.maximum(low_R, 0) / np.sqrt(2)) - second_R)
-    near_R = special.ndtr(-low_R) - half_density_R * second_R
+    second_R = scipy.special.erfcx(high_R / np.sqrt(2))
+    far_R = half_density_R * (scipy.special.erfcx(np.maximum(low_R, 0) / np.sqrt(2)) - second_R)
+    near_R = scipy.special.ndtr(-low_R) - half_density_R * second_R
     delta = np.where(mu == np.inf, 1.0, 0.0)
     delta[regular] = np.where(low_R > 0, far_R, near_R)
     return delta
@@ -171,7 +170,7 @@ def _epsilon(mu: float, delta: float) -> float:
     if delta == 0 or mu == np.inf:
         return float("inf")
     # At this epsilon the first term alone equals delta, so the root is below it.
-    above = mu * (mu / 2 - float(special.ndtri(delta)))
+    above = mu * (mu / 2 - float(scipy.special.ndtri(delta)))
 
     def excess(epsilon: float) -> float:
         return float(gaussian_dp_delta(mu, epsilon)) - delta

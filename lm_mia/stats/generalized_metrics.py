@@ -16,8 +16,8 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
+import scipy  # its parts are loaded when they are first used
 from numpy.typing import ArrayLike
-from scipy.special import expit, logit
 
 from lm_mia.stats.array_types import FloatArray
 from lm_mia.stats.inputs import as_counts, as_float64, as_members, check_prior
@@ -331,7 +331,10 @@ def pointwise_metric_interval(
     def not_called(eta: FloatArray | float) -> FloatArray:
         return (m.a0 + m.a01 * eta + m.a00 * (1 - np.asarray(eta))) / denominator
 
-    eta_low_N, eta_high_N = expit(low_N + logit(prior)), expit(high_N + logit(prior))
+    eta_low_N, eta_high_N = (
+        scipy.special.expit(low_N + scipy.special.logit(prior)),
+        scipy.special.expit(high_N + scipy.special.logit(prior)),
+    )
     at_ends = [
         np.where(eta_N >= threshold, called(eta_N), not_called(eta_N))
         for eta_N in (eta_low_N, eta_high_N)

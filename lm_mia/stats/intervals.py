@@ -15,8 +15,8 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import scipy  # its parts are loaded when they are first used
 from numpy.typing import ArrayLike
-from scipy import special
 
 from lm_mia.stats import ranking
 from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
@@ -67,8 +67,8 @@ def clopper_pearson(
         raise ValueError("counts must satisfy 0 <= successes <= trials")
     tail = (1 - confidence) / 2
     # The beta distributions of the two closed ends do not exist; valid parameters replace them here.
-    low = special.betaincinv(np.maximum(hits, 1), n - hits + 1, tail)
-    high = special.betaincinv(hits + 1, np.maximum(n - hits, 1), 1 - tail)
+    low = scipy.special.betaincinv(np.maximum(hits, 1), n - hits + 1, tail)
+    high = scipy.special.betaincinv(hits + 1, np.maximum(n - hits, 1), 1 - tail)
     return np.where(hits == 0, 0.0, low), np.where(hits == n, 1.0, high)
 
 
@@ -148,7 +148,7 @@ def _binomial_quantile(q: float, n: int, p_F: FloatArray) -> IntArray:
     low_F, high_F = np.zeros(p_F.shape, np.int64), np.full(p_F.shape, n)
     while (low_F < high_F).any():
         middle_F = (low_F + high_F) // 2
-        reaches_F = special.bdtr(middle_F, n, p_F) >= q
+        reaches_F = scipy.special.bdtr(middle_F, n, p_F) >= q
         low_F, high_F = (
             np.where(reaches_F, low_F, middle_F + 1),
             np.where(reaches_F, middle_F, high_F),

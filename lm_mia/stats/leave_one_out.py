@@ -10,8 +10,8 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import scipy  # its parts are loaded when they are first used
 from numpy.typing import ArrayLike
-from scipy.special import log_ndtr
 
 from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
 from lm_mia.stats.design import Design, check_no_overlap, design_of, partners
@@ -210,7 +210,7 @@ def lira_leave_one_out(
         if offline:
             has_score_MxC = has_both_classes(in_moments, out_moments)
             distance_MxC = np.where(has_score_MxC, loss_MxC - mean_out_MxC, np.nan)
-            score_MxN[:, chunk] = -log_ndtr(distance_MxC / sd_out)
+            score_MxN[:, chunk] = -scipy.special.log_ndtr(distance_MxC / sd_out)
         else:
             score_MxN[:, chunk] = log_ratio(
                 loss_MxC, mean_or_nan(in_moments), sd_or_nan(var_in), mean_out_MxC, sd_out

@@ -11,8 +11,8 @@ import dataclasses
 from typing import Literal
 
 import numpy as np
+import scipy  # its parts are loaded when they are first used
 from numpy.typing import ArrayLike
-from scipy.special import expit, log_ndtr
 
 from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
 from lm_mia.stats.inputs import as_float64, as_members, as_real
@@ -219,7 +219,7 @@ def lira_from_gaussians(
         loss_TxC = as_finite_float64(target_TxN[:, chunk])
         mean_out_C, sd_out_C = gaussians.mean_out_N[chunk], sd_out_N[chunk]
         if offline:
-            score_TxN[:, chunk] = -log_ndtr((loss_TxC - mean_out_C) / sd_out_C)
+            score_TxN[:, chunk] = -scipy.special.log_ndtr((loss_TxC - mean_out_C) / sd_out_C)
         else:
             score_TxN[:, chunk] = log_ratio(
                 loss_TxC, gaussians.mean_in_N[chunk], sd_in_N[chunk], mean_out_C, sd_out_C
@@ -243,7 +243,7 @@ def posterior(score: ArrayLike) -> FloatArray:
       >>> posterior([0.0, np.log(3)])
       array([0.5 , 0.75])
     """
-    return expit(as_float64(score, "scores"))
+    return scipy.special.expit(as_float64(score, "scores"))
 
 
 def log_ratio(

@@ -11,7 +11,7 @@ and covariates.
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import stdtrit
+import scipy  # its parts are loaded when they are first used
 
 from lm_mia.stats.array_types import BoolArray, FloatArray
 
@@ -177,4 +177,4 @@ def is_unusual(z_TxP: FloatArray, freedom: int) -> BoolArray:
     """
     if freedom < 1:
         return np.zeros(z_TxP.shape, np.bool_)
-    return np.abs(z_TxP) > stdtrit(freedom, 1 - _FALSE_ALARMS / 2)
+    return np.abs(z_TxP) > scipy.special.stdtrit(freedom, 1 - _FALSE_ALARMS / 2)

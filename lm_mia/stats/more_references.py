@@ -14,8 +14,8 @@ import itertools
 from typing import Literal
 
 import numpy as np
+import scipy  # its parts are loaded when they are first used
 from numpy.typing import ArrayLike
-from scipy.special import ndtr, ndtri, stdtrit
 
 from lm_mia.stats.array_types import FloatArray
 from lm_mia.stats.inputs import as_counts, as_float64
@@ -142,7 +142,7 @@ def predict_more_references(
     if predicted_K.ndim != 1 or not np.all(predicted_K > count):
         raise ValueError(f"predicted={predicted}: must be numbers above the {count} references")
     is_usable = np.all((value_S > 0) & (value_S < 1), axis=-1, keepdims=True)
-    y_S = ndtri(np.where(is_usable, value_S, np.nan))
+    y_S = scipy.special.ndtri(np.where(is_usable, value_S, np.nan))
     y_quarters, y_halves, y_all = (
         y_S[..., _QUARTERS].mean(axis=-1, keepdims=True),
         y_S[..., _HALVES].mean(axis=-1, keepdims=True),
@@ -174,11 +174,11 @@ def predict_more_references(
     ]
     lowest_K = np.minimum(y_K, np.minimum(*limits))
     highest_K = np.maximum(y_K, np.maximum(*limits))
-    margin_K = stdtrit(_SPLITS, 0.975) * np.sqrt(variance_K)
+    margin_K = scipy.special.stdtrit(_SPLITS, 0.975) * np.sqrt(variance_K)
     return MoreReferences(
-        value=ndtr(y_K),
-        low=ndtr(y_K - np.hypot(margin_K, y_K - lowest_K)),
-        high=ndtr(y_K + np.hypot(margin_K, highest_K - y_K)),
+        value=scipy.special.ndtr(y_K),
+        low=scipy.special.ndtr(y_K - np.hypot(margin_K, y_K - lowest_K)),
+        high=scipy.special.ndtr(y_K + np.hypot(margin_K, highest_K - y_K)),
     )
 
 

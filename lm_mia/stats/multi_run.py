@@ -18,8 +18,8 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
+import scipy  # its parts are loaded when they are first used
 from numpy.typing import ArrayLike
-from scipy.sparse.csgraph import connected_components
 
 from lm_mia.stats import ranking
 from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
@@ -319,7 +319,7 @@ def _groups(member_MxC: BoolArray, pairs: bool) -> IntArray:
     is_joined_MxM = group_M[:, None] == group_M
     if pairs:
         is_joined_MxM |= index_M[:, None] // 2 == index_M // 2
-    return connected_components(is_joined_MxM, directed=False)[1]
+    return scipy.sparse.csgraph.connected_components(is_joined_MxM, directed=False)[1]
 
 
 def _pieces(

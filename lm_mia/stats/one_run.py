@@ -21,7 +21,6 @@ from typing import Literal, get_args
 import numpy as np
 import scipy  # its parts are loaded when they are first used
 from numpy.typing import ArrayLike
-from scipy import special
 
 from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
 from lm_mia.stats.drawn_membership import drawn_by_cluster, unlike_fair_coins
@@ -467,18 +466,20 @@ def _p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: f
     """Computes `one_run_p_value`."""
     if correct == 0:
         return 1.0
-    q = float(special.expit(epsilon))
+    q = float(scipy.special.expit(epsilon))
 
     def at_least(k: int) -> float:
-        return float(special.betainc(k, guesses - k + 1, q)) if k > 0 else 1.0
+        return float(scipy.special.betainc(k, guesses - k + 1, q)) if k > 0 else 1.0
 
     tail = at_least(correct)
     if delta == 0:
         return tail
 
     def log_probability(k: int) -> float:
-        log_choose = -special.betaln(k + 1, guesses - k + 1) - np.log1p(guesses)
-        return float(log_choose + special.xlogy(k, q) + special.xlog1py(guesses - k, -q))
+        log_choose = -scipy.special.betaln(k + 1, guesses - k + 1) - np.log1p(guesses)
+        return float(
+            log_choose + scipy.special.xlogy(k, q) + scipy.special.xlog1py(guesses - k, -q)
+        )
 
     def mean_below(i: int) -> float:
         """Returns the mean probability of correct - i .. correct - 1."""

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 import numpy as np
+import scipy  # its parts are loaded when they are first used
 from numpy.typing import ArrayLike
-from scipy.special import gammaln, polygamma, psi, stdtr
 
 from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
 from lm_mia.stats.design import complements, design_of
@@ -739,8 +739,10 @@ def _variance_prior(
     )
     if len(half_S) <= rank:
         return np.full(P, np.nan), (math.nan, math.nan), math.nan
-    log_variance_S = np.log(squares_S[is_used_S] / (2 * half_S)) - psi(half_S) + np.log(half_S)
-    sampling_S = polygamma(1, half_S)
+    log_variance_S = (
+        np.log(squares_S[is_used_S] / (2 * half_S)) - scipy.special.psi(half_S) + np.log(half_S)
+    )
+    sampling_S = scipy.special.polygamma(1, half_S)
     coefficient_P = _least_squares(design_SxP, log_variance_S, 1 / sampling_S)
     residual_S = log_variance_S - design_SxP @ coefficient_P
     # The coefficients are estimated, which makes residuals smaller.
@@ -748,7 +750,7 @@ def _variance_prior(
     excess = float(np.average(excess_S, weights=1 / sampling_S))
     freedom = 2 * _inverse_trigamma(excess) if excess > 0 else _MAX_FREEDOM
     freedom = min(max(freedom, _MIN_FREEDOM), _MAX_FREEDOM)
-    coefficient_P[0] += float(psi(freedom / 2)) - math.log(freedom / 2)
+    coefficient_P[0] += float(scipy.special.psi(freedom / 2)) - math.log(freedom / 2)
     fitted_S = design_SxP @ coefficient_P
     return coefficient_P, (float(fitted_S.min()), float(fitted_S.max())), freedom
 
@@ -757,8 +759,8 @@ def _inverse_trigamma(value: float) -> float:
     """Solves psi'(x) = value for x by Newton's method on 1 / psi', which is convex (Smyth 2004, Appendix)."""
     x = 0.5 + 1 / value
     for _ in range(_NEWTON_STEPS):
-        trigamma = float(polygamma(1, x))
-        step = trigamma * (1 - trigamma / value) / float(polygamma(2, x))
+        trigamma = float(scipy.special.polygamma(1, x))
+        step = trigamma * (1 - trigamma / value) / float(scipy.special.polygamma(2, x))
         x += step
         if abs(step) < 1e-10 * x:
             break
@@ -776,7 +778,7 @@ def _least_squares(design_SxP: FloatArray, value_S: FloatArray, weight_S: FloatA
 def _log_student_cdf(z: FloatArray, freedom: FloatArray) -> FloatArray:
     """Computes log P(t <= z). Where the probability underflows, a series with a relative error below 1e-8 is used."""
     freedom = np.broadcast_to(freedom, np.shape(z))
-    tail = stdtr(freedom, -np.abs(z))
+    tail = scipy.special.stdtr(freedom, -np.abs(z))
     is_small = (z < 0) & (tail < _UNDERFLOW)
     log_cdf = np.where(z < 0, np.log(np.maximum(tail, _UNDERFLOW)), np.log1p(-tail))
     if is_small.any():
@@ -785,8 +787,8 @@ def _log_student_cdf(z: FloatArray, freedom: FloatArray) -> FloatArray:
         # few.
         u, nu = -z[is_small], freedom[is_small]
         log_density = (
-            gammaln((nu + 1) / 2)
-            - gammaln(nu / 2)
+            scipy.special.gammaln((nu + 1) / 2)
+            - scipy.special.gammaln(nu / 2)
             - np.log(nu * np.pi) / 2
             - (nu + 1) / 2 * np.log1p(np.square(u) / nu)
         )

@@ -11,8 +11,8 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import scipy  # its parts are loaded when they are first used
 from numpy.typing import ArrayLike
-from scipy.special import expit
 
 from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
 from lm_mia.stats.design import design_of
@@ -274,7 +274,7 @@ def _logistic_regression(
     weight_F, margin_D = start_F, start_F @ feature_FxD
     value = objective(weight_F, margin_D)
     for _ in range(_NEWTON_STEPS):
-        probability_D = expit(margin_D)
+        probability_D = scipy.special.expit(margin_D)
         gradient_F = feature_FxD @ (probability_D - is_member_D) / D + ridge_F * weight_F
         curvature_D = probability_D * (1 - probability_D)
         hessian_FxF = (feature_FxD * curvature_D) @ feature_FxD.T / D + np.diag(ridge_F)

@@ -13,8 +13,8 @@ import dataclasses
 from typing import Literal
 
 import numpy as np
+import scipy  # its parts are loaded when they are first used
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtr, ndtri
 
 from lm_mia.stats.array_types import FloatArray
 from lm_mia.stats.design import Design
@@ -233,7 +233,7 @@ def gaussian_tpr(
     sd_in_N = sd_or_nan(gaussians.var_in_N * factor)
     sd_out_N = sd_or_nan(gaussians.var_out_N * factor)
     gap_N = gaussians.mean_out_N - gaussians.mean_in_N
-    return ndtr((gap_N + ndtri(fpr_F)[:, None] * sd_out_N) / sd_in_N)
+    return scipy.special.ndtr((gap_N + scipy.special.ndtri(fpr_F)[:, None] * sd_out_N) / sd_in_N)
 
 
 def _standardize(

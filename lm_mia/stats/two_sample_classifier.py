@@ -10,8 +10,8 @@ import math
 from typing import Any
 
 import numpy as np
+import scipy  # its parts are loaded when they are first used
 from numpy.typing import ArrayLike
-from scipy import sparse, special
 
 from lm_mia import seeds
 from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
@@ -45,7 +45,7 @@ class TwoSampleAuc:
 
 
 def two_sample_auc(
-    feature_NxK: sparse.csr_array,
+    feature_NxK: scipy.sparse.csr_array,
     member_N: ArrayLike,
     group_N: ArrayLike | None = None,
     *,
@@ -120,7 +120,7 @@ def two_sample_auc(
     auc = won / pairs
     error_G = np.bincount(group_N, weights=error_N) / pairs
     standard_error = _SHARED_TRAINING * math.sqrt(float(error_G @ error_G))
-    radius = float(special.ndtri((1 + confidence) / 2)) * standard_error
+    radius = float(scipy.special.ndtri((1 + confidence) / 2)) * standard_error
     return TwoSampleAuc(auc, max(auc - radius, 0.0), min(auc + radius, 1.0))
 
 
@@ -140,7 +140,7 @@ def _folds(member_N: BoolArray, group_N: IntArray, seed: int) -> IntArray:
     return fold_G[group_N]
 
 
-def _fit(feature_NxK: sparse.csr_array, member_N: BoolArray, penalty: float) -> FloatArray:
+def _fit(feature_NxK: scipy.sparse.csr_array, member_N: BoolArray, penalty: float) -> FloatArray:
     """Returns coefficient_K of a logistic regression whose intercept has no penalty."""
     from scipy import optimize  # here: it takes a part of a second to load
 
@@ -149,13 +149,13 @@ def _fit(feature_NxK: sparse.csr_array, member_N: BoolArray, penalty: float) -> 
 
     def loss(value_K1: FloatArray) -> tuple[float, FloatArray]:
         margin_N = sign_N * (feature_NxK @ value_K1[:-1] + value_K1[-1])
-        slope_N = -sign_N * special.expit(-margin_N)
+        slope_N = -sign_N * scipy.special.expit(-margin_N)
         gradient_K1 = np.append(transposed @ slope_N + penalty * value_K1[:-1], slope_N.sum())
         value = np.logaddexp(0, -margin_N).sum() + penalty / 2 * value_K1[:-1] @ value_K1[:-1]
         return float(value), gradient_K1
 
     start_K1 = np.zeros(_shape(feature_NxK)[1] + 1)
-    start_K1[-1] = special.logit(np.clip(member_N.mean(), 1e-9, 1 - 1e-9))
+    start_K1[-1] = scipy.special.logit(np.clip(member_N.mean(), 1e-9, 1 - 1e-9))
     options = {"maxiter": 100, "ftol": 1e-7}
     return optimize.minimize(loss, start_K1, jac=True, method="L-BFGS-B", options=options).x[:-1]
 

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lm_mia.attacks.results import Results, digest
+from lm_mia.attacks.results import Results
+from lm_mia.attacks.unchanged import digest
 
 KEY = {"what": "rates", "settings": {"fprs": [0.1, 0.2]}, "names": ["a", "b"]}
 TABLE = pd.DataFrame(

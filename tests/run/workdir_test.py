@@ -9,7 +9,7 @@ from failed_reads import fail_reads
 
 import lm_mia
 from analysis import io
-from lm_mia.attacks.exports import is_report_outdated
+from lm_mia.attacks.unchanged import is_report_outdated
 from lm_mia.errors import UserError
 from lm_mia.run import workdir
 from lm_mia.run.workdir import (
