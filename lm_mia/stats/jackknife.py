@@ -23,7 +23,7 @@ import scipy  # its parts are loaded when they are first used
 from numpy.typing import ArrayLike, NDArray
 
 from lm_mia.stats import ranking
-from lm_mia.stats.array_types import FloatArray, IntArray
+from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
 from lm_mia.stats.flips import COIN_FLIP_BIN, VERY_UNSTABLE_BIN, flip_bins, flip_rate
 from lm_mia.stats.inputs import as_counts, as_float64, as_members, check_magnitude
 from lm_mia.stats.intervals import check_confidence
@@ -270,61 +270,71 @@ def decision_metrics(
         [np.flatnonzero(present_N & ~member_N), np.flatnonzero(present_N & member_N)]
     )
     score_BxN, nonmembers = score_BxN[:, order_N], int((present_N & ~member_N).sum())
-    all_1xG = np.ones((1, _GROUPS), np.bool_)
-    used_H1xN = np.concatenate([all_1xG, HALVES_HxG])[:, group_N[order_N]]
-    posterior_BxN = posterior(score_BxN)
-    groups = min(_GROUPS, len(score_BxN))
-    part_B = np.arange(len(score_BxN)) % groups
-    count_type = np.min_scalar_type(len(score_BxN))  # small types are several times as fast
-    shape = 1 + groups, len(used_H1xN), fpr_F.size
+    used_H1xG = np.concatenate([np.ones((1, _GROUPS), np.bool_), HALVES_HxG])
+    group_N, posterior_BxN, replicas = group_N[order_N], posterior(score_BxN), len(score_BxN)
+    # Each replica is sorted once, since half of a sorted array is sorted.
+    rank_BxL = np.argsort(score_BxN[:, :nonmembers], axis=1)
+    sorted_BxL, group_BxL = np.take_along_axis(score_BxN, rank_BxL, axis=1), group_N[rank_BxL]
+    auc_H1xB = np.stack(
+        [
+            _aucs_of_parts(sorted_L, group_L, score_N[nonmembers:], group_N[nonmembers:], used_H1xG)
+            for sorted_L, group_L, score_N in zip(sorted_BxL, group_BxL, score_BxN, strict=True)
+        ],
+        axis=1,
+    )
+    groups = min(_GROUPS, replicas)
+    part_B = np.arange(replicas) % groups
+    count_type = np.min_scalar_type(replicas)  # small types are several times as fast
+    threshold_BxH1xF = np.full((replicas, len(used_H1xG), fpr_F.size), np.nan)
+    is_low_H1xF = np.zeros(threshold_BxH1xF.shape[1:], np.bool_)
+    shape = 1 + groups, *is_low_H1xF.shape
     metrics = {
         field.name: np.full(shape if field.name.endswith("F") else shape[:2], np.nan)
         for field in dataclasses.fields(DecisionMetrics)
     }
-    for h, used_N in enumerate(used_H1xN):
-        index_K, low = np.flatnonzero(used_N), int(used_N[:nonmembers].sum())
+    kept_A1xB = part_B != np.arange(-1, groups)[:, None]
+    kept_A1 = kept_A1xB.sum(axis=1).tolist()
+    weights = {kept: _vote_weights(kept, alpha) for kept in {*kept_A1} if kept >= 2}
+    for h, used_G in enumerate(used_H1xG):
+        index_K, low = np.flatnonzero(used_G[group_N]), int(used_G[group_N[:nonmembers]].sum())
         if not 0 < low < index_K.size:
             continue
-        auc_B = np.empty(len(score_BxN))
-        threshold_BxF = np.empty((len(score_BxN), fpr_F.size))
+        sorted_BxK = sorted_BxL[used_G[group_BxL]].reshape(replicas, low)
+        threshold_BxF = ranking.thresholds_of_targets(sorted_BxK, fpr_F)
+        called_BxFxK = score_BxN.take(index_K, axis=1)[:, None] >= threshold_BxF[:, :, None]
+        threshold_BxF = threshold_BxH1xF[:, h] = posterior(threshold_BxF)
+        distance_BxK = np.abs(posterior_BxN.take(index_K, axis=1) - threshold_BxF[:, focus, None])
         # Sums over the replicas of each group; those without a group follow by subtraction.
-        votes_AxFxK = np.zeros((groups, fpr_F.size, index_K.size), count_type)
-        distance_AxK = np.zeros((groups, index_K.size))
-        for b, a in enumerate(part_B):
-            score_K, posterior_K = score_BxN[b].take(index_K), posterior_BxN[b].take(index_K)
-            classes = np.sort(score_K[:low]), np.sort(score_K[low:])
-            auc_B[b] = ranking.auc_from_sorted(*classes)
-            threshold_F = ranking.thresholds_at_fprs(classes[0], fpr_F)
-            votes_AxFxK[a] += score_K >= threshold_F[:, None]
-            threshold_BxF[b] = posterior(threshold_F)
-            distance_AxK[a] += np.abs(posterior_K - threshold_BxF[b, focus])
+        votes_AxFxK = np.array([called_BxFxK[a::groups].sum(0, count_type) for a in range(groups)])
+        distance_AxK = np.array([distance_BxK[a::groups].sum(axis=0) for a in range(groups)])
         votes_FxK = votes_AxFxK.sum(axis=0, dtype=count_type)
         distance_K = distance_AxK.sum(axis=0)
-        for left_out in range(1 + groups):
-            kept_B = part_B != left_out - 1
-            replicas = int(kept_B.sum())
-            if replicas < 2:
+        # Nothing is decided there: zeros would make differences between halves look certain.
+        too_low_F = ranking.too_low(low, fpr_F)
+        for left_out, kept in enumerate(kept_A1):
+            if kept < 2:
                 continue
             rest_FxK, rest_K = votes_FxK, distance_K
             if left_out:
                 rest_FxK = votes_FxK - votes_AxFxK[left_out - 1]
                 rest_K = distance_K - distance_AxK[left_out - 1]
-            spread_BxF = threshold_BxF[kept_B] - np.median(threshold_BxF[kept_B], axis=0)
-            values = _vote_metrics(rest_FxK[:, :low], rest_FxK[:, low:], replicas, alpha)
-            votes_S = rest_FxK[focus, low:]
-            values["auc_A1xH1"] = auc_B[kept_B].mean()
-            values["distance_correlation_A1xH1"] = _rank_correlation(
-                rest_K[low:], np.minimum(votes_S, replicas - votes_S)
+            for name, value_F in _vote_metrics(rest_FxK, low, weights[kept]).items():
+                metrics[name][left_out, h] = np.where(too_low_F, np.nan, value_F)
+            if not too_low_F[focus]:
+                votes_S = rest_FxK[focus, low:]
+                metrics["distance_correlation_A1xH1"][left_out, h] = _rank_correlation(
+                    rest_K[low:], np.minimum(votes_S, kept - votes_S)
+                )
+        is_low_H1xF[h] = too_low_F
+    for left_out, kept_B in enumerate(kept_A1xB):
+        if kept_A1[left_out] >= 2:
+            metrics["auc_A1xH1"][left_out] = auc_H1xB[:, kept_B].copy(order="C").mean(axis=1)
+            spread_BxH1xF = threshold_BxH1xF[kept_B]
+            spread_BxH1xF = spread_BxH1xF - np.median(spread_BxH1xF, axis=0)
+            spread_H1xF = np.abs(spread_BxH1xF).mean(axis=0)
+            metrics["threshold_spread_A1xH1xF"][left_out] = np.where(
+                is_low_H1xF, np.nan, spread_H1xF
             )
-            values["threshold_spread_A1xH1xF"] = np.abs(spread_BxF).mean(axis=0)
-            # Nothing is decided there: zeros would make differences between halves look certain.
-            too_low_F = ranking.too_low(low, fpr_F)
-            if too_low_F[focus]:
-                values["distance_correlation_A1xH1"] = np.nan
-            for name, value in values.items():
-                metrics[name][left_out, h] = value
-                if name.endswith("F"):
-                    metrics[name][left_out, h, too_low_F] = np.nan
     return DecisionMetrics(**metrics)
 
 
@@ -492,25 +502,74 @@ def _check(
     return score_TxN, groups, ranking.as_fprs(fprs)
 
 
-def _vote_metrics(
-    nonmember_votes_FxK: IntArray, member_votes_FxK: IntArray, replicas: int, alpha: float
-) -> dict[str, ArrayLike]:
-    # Each number of votes has one flip rate, so that a table of counts is enough.
+def _vote_weights(replicas: int, alpha: float) -> dict[str, FloatArray]:
+    """Returns weight_V: metric of `DecisionMetrics` -> what a sample with each number of votes adds to it."""
     votes_V = np.arange(replicas + 1)
     flip_V = flip_rate(votes_V, replicas)
     bin_V = flip_bins(votes_V, replicas, alpha)
     is_coin_V, is_unstable_V = bin_V == COIN_FLIP_BIN, bin_V >= VERY_UNSTABLE_BIN
-    values: dict[str, ArrayLike] = {}
-    for name, votes_FxK in (("member", member_votes_FxK), ("nonmember", nonmember_votes_FxK)):
-        count_FxV = np.array([np.bincount(v_K, minlength=replicas + 1) for v_K in votes_FxK])
-        share_FxV = count_FxV / votes_FxK.shape[1]
-        values[f"{name}_flip_rate_A1xH1xF"] = share_FxV @ flip_V
-        values[f"{name}_coin_flips_A1xH1xF"] = share_FxV @ is_coin_V
-        if name == "member":
-            values["tpr_A1xH1xF"] = share_FxV @ (votes_V / replicas)
-            values["coin_flip_tpr_A1xH1xF"] = share_FxV @ (is_coin_V * votes_V / replicas)
-            values["unstable_tpr_A1xH1xF"] = share_FxV @ (is_unstable_V * votes_V / replicas)
+    return {
+        "flip_rate_A1xH1xF": flip_V,
+        "coin_flips_A1xH1xF": is_coin_V.astype(np.float64),
+        "tpr_A1xH1xF": votes_V / replicas,
+        "coin_flip_tpr_A1xH1xF": is_coin_V * votes_V / replicas,
+        "unstable_tpr_A1xH1xF": is_unstable_V * votes_V / replicas,
+    }
+
+
+def _vote_metrics(
+    votes_FxK: IntArray, low: int, weights: dict[str, FloatArray]
+) -> dict[str, FloatArray]:
+    """Returns metrics of votes, the first `low` of which are those of non-members, with the result of `_vote_weights`.
+
+    Each number of votes has one weight, so that a table of counts is enough.
+    """
+    shape = len(votes_FxK), len(weights["tpr_A1xH1xF"])
+    cell_FxK = votes_FxK + np.arange(0, math.prod(shape), shape[1])[:, None]
+    values: dict[str, FloatArray] = {}
+    for name, class_FxK in (("member", cell_FxK[:, low:]), ("nonmember", cell_FxK[:, :low])):
+        count_FxV = np.bincount(class_FxK.ravel(), minlength=math.prod(shape)).reshape(shape)
+        share_FxV = count_FxV / class_FxK.shape[1]
+        for metric, weight_V in weights.items():
+            if not metric.endswith("tpr_A1xH1xF"):
+                values[f"{name}_{metric}"] = share_FxV @ weight_V
+            elif name == "member":
+                values[metric] = share_FxV @ weight_V
     return values
+
+
+def _aucs_of_parts(
+    sorted_L: FloatArray,
+    group_L: IntArray,
+    member_score_K: FloatArray,
+    member_group_K: IntArray,
+    used_H1xG: BoolArray,
+) -> FloatArray:
+    """Returns the AUC on the groups of samples of each part, as `ranking.auc_from_sorted`; NaN without a class.
+
+    The pairs of a non-member and a member in which the member has the higher score are counted once, for each pair of
+    groups; all counts are whole numbers below 2^53, and hence exact.
+
+    Args:
+      sorted_L, group_L: the sorted scores of the non-members, and their groups.
+      member_score_K, member_group_K: the scores of the members, in any order, and their groups.
+      used_H1xG: which groups are in each part.
+    """
+    group_G = np.arange(_GROUPS)
+    before_L1xG = np.zeros((sorted_L.size + 1, _GROUPS))
+    np.cumsum(group_L[:, None] == group_G, axis=0, out=before_L1xG[1:])
+    twice_KxG = before_L1xG[np.searchsorted(sorted_L, member_score_K, "left")]
+    twice_KxG += before_L1xG[np.searchsorted(sorted_L, member_score_K, "right")]
+    is_of_group_GxK = member_group_K == group_G[:, None]
+    twice_GxG = is_of_group_GxK.astype(np.float64) @ twice_KxG
+    pairs_GxG = is_of_group_GxK.sum(axis=1)[:, None] * before_L1xG[-1]
+    with np.errstate(invalid="ignore"):
+        return _sums_of_parts(twice_GxG, used_H1xG) / (2 * _sums_of_parts(pairs_GxG, used_H1xG))
+
+
+def _sums_of_parts(value_GxG: FloatArray, used_H1xG: BoolArray) -> FloatArray:
+    """Returns the sum over all pairs of groups that are used in each part."""
+    return ((used_H1xG @ value_GxG) * used_H1xG).sum(axis=1)
 
 
 def _mean_ranks(ties_V: IntArray) -> FloatArray:
@@ -520,9 +579,14 @@ def _mean_ranks(ties_V: IntArray) -> FloatArray:
 
 def _rank_correlation(x_K: FloatArray, count_K: IntArray) -> float:
     """Returns Spearman's rank correlation of numbers with small counts; NaN if one of the two is constant."""
-    _, value_K, of_value = np.unique(x_K, return_inverse=True, return_counts=True)
+    order_K = np.argsort(x_K)
+    x_K = x_K[order_K]
+    last_V = np.append(np.flatnonzero(x_K[1:] != x_K[:-1]), len(x_K) - 1)  # of the equal numbers
+    ties_V = np.append(last_V[:1] + 1, last_V[1:] - last_V[:-1])
     middle = (len(x_K) + 1) / 2
-    x_K = _mean_ranks(of_value)[value_K] - middle
+    rank_K = np.empty(len(x_K))
+    rank_K[order_K] = np.repeat(_mean_ranks(ties_V) - middle, ties_V)
+    x_K = rank_K
     y_K = _mean_ranks(np.bincount(count_K))[count_K] - middle
     scale = np.sqrt((x_K @ x_K) * (y_K @ y_K))
     return float(x_K @ y_K / scale) if scale > 0 else np.nan

@@ -131,17 +131,25 @@ def thresholds_at_fprs(
     Raises:
       ValueError: if so many scores are +inf that no threshold reaches a rate.
     """
-    if sorted_N.size == 0:
-        return np.full(fpr_F.size, np.nan)
-    k_F = min_true_negatives(sorted_N.size, fpr_F)
-    kth_F = sorted_N[np.maximum(k_F, 1) - 1]
-    next_F = np.full(fpr_F.size, np.inf)
-    position_F = np.searchsorted(sorted_N, kth_F, side="right")
-    has_next_F = position_F < sorted_N.size
-    next_F[has_next_F] = sorted_N[position_F[has_next_F]]
+    return thresholds_of_targets(sorted_N[None], fpr_F, is_vertex_F)[0]
+
+
+def thresholds_of_targets(
+    sorted_TxN: Scores, fpr_F: FloatArray, is_vertex_F: bool | BoolArray = False
+) -> FloatArray:
+    """Computes threshold_TxF of targets with equally many non-members; see `thresholds_at_fprs`."""
+    targets, n = sorted_TxN.shape
+    if n == 0:
+        return np.full((targets, fpr_F.size), np.nan)
+    k_F = min_true_negatives(n, fpr_F)
+    kth_TxF = sorted_TxN.take(np.maximum(k_F, 1) - 1, axis=1)
+    next_TxF = np.empty(kth_TxF.shape)
+    for sorted_N, kth_F, next_F in zip(sorted_TxN, kth_TxF, next_TxF, strict=True):
+        position_F = np.searchsorted(sorted_N, kth_F, side="right")
+        next_F[:] = np.where(position_F < n, sorted_N.take(position_F, mode="clip"), np.inf)
     if np.any(is_vertex_F):
-        next_F = np.where(is_vertex_F, next_larger(kth_F), next_F)
-    return threshold_above(k_F, kth_F, next_F)
+        next_TxF = np.where(is_vertex_F, next_larger(kth_TxF), next_TxF)
+    return threshold_above(np.broadcast_to(k_F, kth_TxF.shape), kth_TxF, next_TxF)
 
 
 def threshold_above(k: IntArray, kth: np.ndarray, following: np.ndarray) -> FloatArray:
