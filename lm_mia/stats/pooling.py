@@ -382,6 +382,51 @@ def pooled_rates(score_MxN: ArrayLike, member_MxN: ArrayLike, threshold: ArrayLi
     return PooledRates(called_in_F, called_out_F, in_cells, out_cells, left_out)
 
 
+def pooled_tprs_of_parts(
+    score_MxN: ArrayLike, member_MxN: ArrayLike, used_PxN: ArrayLike, fprs: ArrayLike
+) -> FloatArray:
+    """Computes the TPR on several parts of the samples, each at its own `pooled_threshold`.
+
+    The scores are sorted once, since a part of a sorted array is sorted.
+
+    Args:
+      score_MxN: membership scores, larger for members; NaN scores are left out.
+      member_MxN: booleans, whether each sample was in each model's training subset.
+      used_PxN: booleans, which samples are in each part.
+      fprs: one false positive rate in [0, 1], or several.
+
+    Returns:
+      tpr_PxF; NaN where a class has no score, and at rates above 0 for which a part has too few scores of non-members.
+
+    Raises:
+      ValueError: as `pooled_threshold`, or if used_PxN is not boolean or has another number of samples.
+
+    Source: Reliability, section 6.1, "Concatenated TPR".
+    """
+    score_MxN, member_MxN = _check_cells(score_MxN, member_MxN)
+    used_PxN, fpr_F = as_members(used_PxN, "parts"), ranking.as_fprs(fprs)
+    if used_PxN.ndim != 2 or used_PxN.shape[1] != score_MxN.shape[1]:
+        raise ValueError(
+            f"parts of shape {used_PxN.shape} do not match scores of shape {score_MxN.shape}"
+        )
+    present_MxN = ~np.isnan(score_MxN)
+    classes = []
+    for class_MxN in (present_MxN & ~member_MxN, present_MxN & member_MxN):
+        score_K, (_, sample_K) = score_MxN[class_MxN], np.nonzero(class_MxN)
+        order_K = np.argsort(score_K)
+        classes.append((score_K[order_K], sample_K[order_K]))
+    tpr_PxF = np.full((len(used_PxN), fpr_F.size), np.nan)
+    for tpr_F, used_N in zip(tpr_PxF, used_PxN, strict=True):
+        # np.compress is several times as fast as boolean indexing.
+        out_K, in_K = (np.compress(used_N.take(sample_K), score_K) for score_K, sample_K in classes)
+        if out_K.size and in_K.size:
+            threshold_F = ranking.thresholds_at_fprs(out_K, fpr_F)
+            called_F = ranking.count_at_or_above(in_K, threshold_F)
+            is_low_F = ranking.too_low(out_K.size, fpr_F)
+            tpr_F[:] = np.where(is_low_F, np.nan, called_F / in_K.size)
+    return tpr_PxF
+
+
 def rates_by_sample(
     score_MxN: ArrayLike, member_MxN: ArrayLike, threshold: ArrayLike
 ) -> SampleRates:

@@ -25,7 +25,7 @@ import contextlib
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -349,14 +349,12 @@ def _pooled_strategies(
     fprs: list[float],
     student_df: float,
     pool: ThreadPoolExecutor | None = None,
-    counted: Mapping[str, stats.SampleRates] | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Returns strategy -> columns of `evaluate`, for all strategies but per_model.
 
     Args:
       grid, fprs, pool: as for `evaluate`.
       student_df: degrees of freedom of Student's t.
-      counted: the result of `_count_by_sample` for these samples; None computes it here.
     """
     num_samples = grid.member_MxN.shape[1]
     one_threshold = {
@@ -374,11 +372,7 @@ def _pooled_strategies(
                 ("standardized", block.standardized_MxN),
             )
         }
-        of_samples = (
-            {name: _select(rates, at, len(member_MxC)) for name, rates in counted.items()}
-            if counted
-            else _count_by_sample(block, fprs, student_df)
-        )
+        of_samples = _count_by_sample(block, fprs, student_df)
         sums = {name: _Sums.of_cells(rates) for name, rates in of_cells.items()}
         return sums | {name: _Sums.of_samples(rates) for name, rates in of_samples.items()}
 
@@ -438,18 +432,6 @@ def _count_by_sample(
     }
     threshold_FxN = stats.per_sample_threshold(lira_MxN, member_MxN, fprs, rule="linear")
     return rates | {"per_sample": stats.rates_by_sample(lira_MxN, member_MxN, threshold_FxN)}
-
-
-def _select(rates: stats.SampleRates, at: slice | np.ndarray, models: int) -> stats.SampleRates:
-    """Returns the decisions of some models on a part of the samples."""
-    in_S, out_S = rates.in_N[at], rates.out_N[at]
-    # Sums over samples have the same last bits as those of counts that were computed for these samples alone.
-    called_in_FxS, called_out_FxS = (
-        np.ascontiguousarray(called_FxN[:, at])
-        for called_FxN in (rates.called_in_FxN, rates.called_out_FxN)
-    )
-    left_out = models * len(in_S) - int(in_S.sum() + out_S.sum())
-    return stats.SampleRates(called_in_FxS, called_out_FxS, in_S, out_S, left_out)
 
 
 def _model_points(
@@ -550,18 +532,48 @@ def _tprs_of_halves(grid: ScoreGrid, half_HxN: np.ndarray, fprs: list[float]) ->
     Thresholds are those of the half, except that the degrees of freedom of Student's t are those of all samples.
     """
     student_df = stats.fit_student_t(grid.standardized_MxN, grid.member_MxN)
-    models, samples = grid.member_MxN.shape
+    samples = grid.member_MxN.shape[1]
     blocks = [
         _count_by_sample(grid.select(samples=at), fprs, student_df)
         for at in _sample_blocks(samples)
     ]
     counted = {name: _concatenate([block[name] for block in blocks]) for name in blocks[0]}
-    columns = [_pooled_strategies(grid, fprs, student_df, counted=counted)]
-    for half_N in half_HxN:
-        of_half = {name: _select(rates, half_N, models) for name, rates in counted.items()}
-        part = grid.select(samples=half_N)
-        columns.append(_pooled_strategies(part, fprs, student_df, counted=of_half))
-    return np.array([[of[name]["tpr"] for name in STRATEGIES[:-1]] for of in columns])
+    used_H1xN = np.concatenate([np.ones((1, samples), np.bool_), half_HxN])
+    tpr = {
+        name: stats.pooled_tprs_of_parts(score_MxN, grid.member_MxN, used_H1xN, fprs)
+        for name, score_MxN in (("naive", grid.lira_MxN), ("standardized", grid.standardized_MxN))
+    }
+    for name in ("standardized_normal", "standardized_student_t", "standardized_predictive"):
+        tpr[name] = _tprs_over_cells(counted[name], used_H1xN)
+    tpr["per_sample"] = _tprs_over_samples(counted["per_sample"], used_H1xN)
+    tpr["per_sample_normal"] = _tprs_over_samples(counted["standardized_normal"], used_H1xN)
+    return np.stack([tpr[name] for name in STRATEGIES[:-1]], axis=1)
+
+
+def _tprs_over_cells(rates: stats.SampleRates, used_PxN: np.ndarray) -> np.ndarray:
+    """Returns tpr_PxF over all scores of parts of the samples."""
+    rows = []
+    for at_S in map(np.flatnonzero, used_PxN):
+        called_F = rates.called_in_FxN.take(at_S, axis=1).sum(axis=1)
+        rows.append(called_F / (int(rates.in_N.take(at_S).sum()) or math.nan))
+    return np.where(_has_out(rates, used_PxN), rows, np.nan)
+
+
+def _tprs_over_samples(rates: stats.SampleRates, used_PxN: np.ndarray) -> np.ndarray:
+    """Returns tpr_PxF, the means of the TPRs of the samples of some parts that have one."""
+    has_tpr_N, tpr_FxN = rates.in_N > 0, np.nan_to_num(rates.tpr_FxN)
+    rows = []
+    for at_S in map(np.flatnonzero, used_PxN):
+        # The last bits of sums depend on the blocks.
+        blocks = [tpr_FxN.take(at_S[at], axis=1) for at in _sample_blocks(at_S.size)]
+        total_F = sum(tpr_FxC.sum(axis=1) for tpr_FxC in blocks)
+        rows.append(total_F / (int(has_tpr_N.take(at_S).sum()) or math.nan))
+    return np.where(_has_out(rates, used_PxN), rows, np.nan)
+
+
+def _has_out(rates: stats.SampleRates, used_PxN: np.ndarray) -> np.ndarray:
+    """Returns whether each part has a score of a non-member, as a column; without one, no FPR is known."""
+    return (used_PxN & (rates.out_N > 0)).any(axis=1)[:, None]
 
 
 def _concatenate(blocks: Sequence[stats.SampleRates]) -> stats.SampleRates:
