@@ -13,6 +13,7 @@ Source: PrivacyGuard, Section 3.2.1 and Eq. 2.
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -244,9 +245,10 @@ def _statistics(
       delta: of (epsilon, delta)-differential privacy.
     """
     drawn = drawn_nonmembers, drawn_members
-    at_tpr_Q = _epsilons(nonmembers, members, *drawn, tpr_1, delta)[:, 0, 0]
-    all_Qx4xG = _epsilons(nonmembers, members, *drawn, _RATES_G, delta)
-    epsilon_Qx2 = np.column_stack([at_tpr_Q, np.fmax.reduce(all_Qx4xG, axis=(1, 2))])
+    rate_1G = np.concatenate([tpr_1, _RATES_G])
+    epsilon_Qx4x1G = _epsilons(nonmembers, members, *drawn, rate_1G, delta)
+    largest_Q = np.fmax.reduce(epsilon_Qx4x1G[:, :, 1:], axis=(1, 2))
+    epsilon_Qx2 = np.column_stack([epsilon_Qx4x1G[:, 0, 0], largest_Q])
     accuracy_Q = _max_balanced_accuracies(*drawn, below_N)
     return np.column_stack([capped_epsilon(epsilon_Qx2, members.size), accuracy_Q])
 
@@ -306,9 +308,9 @@ def _counts_at_members(
 ) -> tuple[IntArray, IntArray]:
     """Counts the drawn non-members and members at or above the k-th largest drawn member; none for k = 0."""
     total_Qx1 = drawn_members.total_Q[:, None]
-    kth_QxG = members[drawn_members.kth_smallest(total_Qx1 + 1 - np.maximum(k_QxG, 1))]
+    kth_QxG = drawn_members.kth_smallest(total_Qx1 + 1 - np.maximum(k_QxG, 1))
     counts = tuple(
-        drawn.total_Q[:, None] - drawn.drawn_before(np.searchsorted(scores, kth_QxG, side="left"))
+        drawn.total_Q[:, None] - drawn.drawn_before(_position(scores, members, kth_QxG, "left"))
         for scores, drawn in ((nonmembers, drawn_nonmembers), (members, drawn_members))
     )
     return np.where(k_QxG == 0, 0, counts[0]), np.where(k_QxG == 0, 0, counts[1])
@@ -322,15 +324,27 @@ def _counts_above_nonmembers(
     k_QxG: IntArray,
 ) -> tuple[IntArray, IntArray]:
     """Counts the drawn non-members and members above the k-th smallest drawn non-member; all for k = 0."""
-    kth_QxG = nonmembers[drawn_nonmembers.kth_smallest(np.maximum(k_QxG, 1))]
+    kth_QxG = drawn_nonmembers.kth_smallest(np.maximum(k_QxG, 1))
     counts = tuple(
         drawn.total_Q[:, None]
         - np.where(
-            k_QxG == 0, 0, drawn.drawn_before(np.searchsorted(scores, kth_QxG, side="right"))
+            k_QxG == 0, 0, drawn.drawn_before(_position(scores, nonmembers, kth_QxG, "right"))
         )
         for scores, drawn in ((nonmembers, drawn_nonmembers), (members, drawn_members))
     )
     return counts[0], counts[1]
+
+
+def _position(
+    sorted_N: ranking.Scores,
+    score_K: ranking.Scores,
+    index_QxG: IntArray,
+    side: Literal["left", "right"],
+) -> IntArray:
+    """Returns the position among sorted scores of the scores with some indices, as `np.searchsorted`."""
+    if index_QxG.size > score_K.size:  # each is searched once
+        return np.searchsorted(sorted_N, score_K, side)[index_QxG]
+    return np.searchsorted(sorted_N, score_K[index_QxG], side)
 
 
 def _smallest_count(n: IntArray, rate_G: FloatArray) -> IntArray:
