@@ -676,6 +676,10 @@ class Store:
         return array
 
     def _open_variable(self, name: str, write: bool = False) -> ts.TensorStore:
+        stamp = schema.file_stamp(self.path / name / "zarr.json")
+        return self._open(name, write) if write or not stamp else _opened_at(self, name, stamp)
+
+    def _open(self, name: str, write: bool) -> ts.TensorStore:
         spec = {"driver": "zarr3", "kvstore": kvstore(self.path / name)}
         # Otherwise, a shard with only fill values would never be written, and its model would stay missing.
         spec |= {"store_data_equal_to_fill_value": True}
@@ -705,6 +709,12 @@ def _record_digest(computation: str) -> str:
 def _known_at(store: Store, stamp: tuple[int, int, int]) -> tuple[dict[ModelSeeds, int], set[str]]:
     """Returns `_read_known` of a store whose metadata file has this stamp, which only serves as a key of the cache."""
     return _read_known(store)
+
+
+@functools.lru_cache(maxsize=64)
+def _opened_at(store: Store, name: str, stamp: tuple[int, int, int]) -> ts.TensorStore:
+    """Returns a variable whose metadata file has this stamp, which only serves as a key of the cache, for reading."""
+    return store._open(name, write=False)
 
 
 def _read_known(store: Store) -> tuple[dict[ModelSeeds, int], set[str]]:
