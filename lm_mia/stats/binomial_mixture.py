@@ -181,11 +181,12 @@ class _NewtonSystem:
         self._inverse_P, self._u_KxP = inverse_P, u_KxP
         self._factor = _cholesky_factor(u_KxP * np.sqrt(inverse_P))
         self._ones_P = self._solve(np.ones(inverse_P.size))
+        self._sum_of_ones = self._ones_P.sum()
 
     def solve_with_sum(self, right_P: FloatArray, total: float) -> tuple[FloatArray, float]:
         """Returns (x_P, nu) with H x + nu = right and sum(x) = total."""
         x_P = self._solve(right_P)
-        nu = float((x_P.sum() - total) / self._ones_P.sum())
+        nu = float((x_P.sum() - total) / self._sum_of_ones)
         return x_P - nu * self._ones_P, nu
 
     def _solve(self, right_P: FloatArray) -> FloatArray:
@@ -197,8 +198,8 @@ class _NewtonSystem:
 
 def _longest(x_P: FloatArray, step_P: FloatArray) -> float:
     """Returns the largest multiple of a step after which no element is negative; inf if no element decreases."""
-    falls = step_P < 0
-    return float(np.min(-x_P[falls] / step_P[falls], initial=np.inf))
+    falls_P = step_P < 0
+    return -float((x_P[falls_P] / step_P[falls_P]).max(initial=-np.inf))
 
 
 @functools.cache
