@@ -167,6 +167,28 @@ def test_rates_equal_a_loop_and_pooled_rates_their_weighted_mean(threshold_shape
     assert (np.abs(pooled.tpr_F - unweighted_F) > 1e-4).any()
 
 
+@pytest.mark.parametrize("kind", ["normal", "ties", "infinite", "float32"])
+def test_tprs_of_parts_equal_those_at_the_thresholds_of_each_part(kind: str):
+    score_MxN, member_MxN = scores(kind)
+    samples = score_MxN.shape[1]
+    used_PxN = np.array([np.arange(samples) % 2 == 0, np.arange(samples) < samples])
+    fprs = [0.0, 0.05, 0.1, 0.5, 1.0]
+    tpr_PxF = stats.pooled_tprs_of_parts(score_MxN, member_MxN, used_PxN, fprs)
+    for tpr_F, used_N in zip(tpr_PxF, used_PxN, strict=True):
+        part = score_MxN[:, used_N], member_MxN[:, used_N]
+        rates = stats.pooled_rates(*part, stats.pooled_threshold(*part, fprs))
+        np.testing.assert_array_equal(tpr_F, rates.tpr_F)
+
+
+def test_tprs_of_parts_without_enough_scores_of_a_class_are_missing():
+    score_1x4, member_1x4 = [[1.0, 2.0, 3.0, np.nan]], [[False, False, True, True]]
+    used_3x4 = [[True, True, True, True], [True, True, False, True], [False, False, True, True]]
+    tpr_3x2 = stats.pooled_tprs_of_parts(score_1x4, member_1x4, used_3x4, [0.1, 0.5])
+    np.testing.assert_array_equal(tpr_3x2, [[np.nan, 1.0], [np.nan, np.nan], [np.nan, np.nan]])
+    with pytest.raises(ValueError, match="parts"):
+        stats.pooled_tprs_of_parts(score_1x4, member_1x4, [[True]], [0.1])
+
+
 def test_pooled_rates_of_blocks_add_up():
     score_MxN, member_MxN = scores("normal")
     threshold_FxN = np.random.default_rng(3).standard_normal((2, 90))
