@@ -3,9 +3,9 @@
 Samples are halved rather than left out in small groups, because a TPR depends on a quantile of the scores, the
 threshold, for which the jackknife without a few samples is not consistent.
 
-Legend: N samples, T targets, B replicas, F false positive rates, H halves of the samples, H1 all samples and then each
-half, R1 all references and then each half, A1 all models or replicas and then without each group, P pairs of models, V
-numbers of votes.
+Legend: N samples, L non-members, T targets, B replicas, F false positive rates, H halves of the samples, H1 all samples
+and then each half, R1 all references and then each half, A1 all models or replicas and then without each group, P pairs
+of models, V numbers of votes.
 
 Sources: McCarthy (1969), Pseudo-replication: half samples; Shao and Wu (1989), A general theory for jackknife variance
 estimation; Efron and Stein (1981), The jackknife estimate of variance; Cameron, Gelbach and Miller (2011), Robust

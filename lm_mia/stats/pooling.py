@@ -1,11 +1,11 @@
 """Thresholds and rates over all models and samples together, and for each sample over the models.
 
 A cell is the score of one sample under one model. A score >= threshold means the decision "member". All functions
-accept memory maps and process blocks of samples, so that memory stays small.
+but `pooled_tprs_of_parts` accept memory maps and process blocks of samples, so that memory stays small.
 
-Legend: M models, N samples, C samples of a chunk, K scores of a block, F false positive rates, R ranks, B bins. Scores
-are larger for members; a NaN score is missing: it is left out and counted. Reliability is Jälkö, Pradhan, Räisä and
-Honkela 2026, On Reliability of Efficient Membership Inference Vulnerability Evaluation.
+Legend: M models, N samples, C samples of a chunk, K scores of a block, F false positive rates, R ranks, P parts of
+the samples, B bins. Scores are larger for members; a NaN score is missing: it is left out and counted. Reliability is
+Jälkö, Pradhan, Räisä and Honkela 2026, On Reliability of Efficient Membership Inference Vulnerability Evaluation.
 """
 
 from __future__ import annotations

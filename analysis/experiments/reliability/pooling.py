@@ -573,7 +573,7 @@ def _tprs_over_samples(rates: stats.SampleRates, used_PxN: np.ndarray) -> np.nda
 
 def _has_out(rates: stats.SampleRates, used_PxN: np.ndarray) -> np.ndarray:
     """Returns whether each part has a score of a non-member, as a column; without one, no FPR is known."""
-    return (used_PxN & (rates.out_N > 0)).any(axis=1)[:, None]
+    return np.any(used_PxN & (rates.out_N > 0), axis=1, keepdims=True)
 
 
 def _concatenate(blocks: Sequence[stats.SampleRates]) -> stats.SampleRates:
