@@ -936,9 +936,10 @@ def _draw_dot_rows(
     else:
         parts.append(_text(plot.x0 - 26, plot.top - 12, "Members found per 100", "muted", "end"))
     across = x(100 * headline.found.value)
-    parts.append(_line(across, plot.top - 6, across, plot.height - 4, "mark"))
+    if not plot.is_narrow:
+        parts.append(_line(across, plot.top - 6, across, plot.height - 4, "mark"))
     row_height, y = 56 if plot.is_narrow else 31, plot.top
-    parts += _draw_dot_row(plot, x, y, headline, is_headline=True)
+    parts += _draw_dot_row(plot, x, y, headline, across, is_headline=True)
     y += row_height
     for group in groups:
         parts.append(
@@ -946,15 +947,24 @@ def _draw_dot_rows(
         )
         y += 34
         for row in group.rows:
-            parts += _draw_dot_row(plot, x, y, row, is_headline=False)
+            parts += _draw_dot_row(plot, x, y, row, across, is_headline=False)
             y += row_height
     return parts
 
 
 def _draw_dot_row(
-    plot: _Plot, x: Callable[[float], float], top: float, row: DotRow, *, is_headline: bool
+    plot: _Plot,
+    x: Callable[[float], float],
+    top: float,
+    row: DotRow,
+    across: float,
+    *,
+    is_headline: bool,
 ) -> list[str]:
-    """Draws a row: its label and number beside its dot or, on narrow screens, above it."""
+    """Draws a row: its label and number beside its dot or, on narrow screens, above it.
+
+    On these, the row has its own part of the dotted line at `across`, which would cross the numbers of other rows.
+    """
     height = top + (40 if plot.is_narrow else 15.5)
     baseline = top + 18 if plot.is_narrow else height + 4.5
     number = _row_text(row, numbers.label)
@@ -970,6 +980,8 @@ def _draw_dot_row(
         _text(indent, baseline, _shortened(text, room - indent, character), kind),
         _text(plot.width, baseline, number, "label muted halo", "end"),
     ]
+    if plot.is_narrow:
+        parts.append(_line(across, top + 26, across, top + 54, "mark"))
     if row.found.has_interval:
         ends = x(100 * row.found.low), x(100 * row.found.high)
         parts.append(_line(ends[0], height, ends[1], height, f"interval {row.role}"))

@@ -275,7 +275,7 @@ def _comparison(
     compared: Sequence[Compared], swept: Swept | None, pages: Mapping[str, str]
 ) -> document.Section:
     table = _table(compared, swept, pages)
-    caption = "Lines: 95 % intervals, which cover what “In brackets” says above."
+    caption = "Lines: 95 % intervals; “In brackets” above says what they cover."
     if swept and swept.is_number and len(compared) > 1:
         points = tuple(
             charts.LinePoint(float(swept.values[c.name]), c.strength.found) for c in compared
@@ -382,7 +382,7 @@ def _table(
             others = "a base" if c.strength.headline == "base_calibrated" else "no references"
         cells.append(f"{own}, {others}")
         rows.append(document.Row(tuple(cells)))
-    caption = "Small: 95 % intervals, which cover what “In brackets” says above."
+    caption = "Small: 95 % intervals."
     return document.Table(caption, tuple(columns), tuple(rows))
 
 
