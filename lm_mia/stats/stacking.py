@@ -242,8 +242,11 @@ def _choose_penalty(
     solutions: dict[float, FloatArray] = {}
     for fold in folds:
         is_held_out_D = fold_D == fold
-        held_out = feature_FxD[:, is_held_out_D], member_D[is_held_out_D]
-        fitted = feature_FxD[:, ~is_held_out_D], member_D[~is_held_out_D]
+        # np.compress is several times as fast as boolean indexing. The features of a pair are neighbors in memory.
+        held_out, fitted = (
+            (np.compress(part_D, feature_FxD.T, axis=0).T, np.compress(part_D, member_D))
+            for part_D in (is_held_out_D, ~is_held_out_D)
+        )
         for penalty in _PENALTIES:
             # The solution of another fold is close; in the first fold, that of the previous penalty is.
             start_F = solutions.get(penalty, start_F)
