@@ -42,18 +42,8 @@ def gaussian_dp_delta(mu: ArrayLike, epsilon: ArrayLike) -> FloatArray:
     epsilon = _not_negative(epsilon, "epsilon")
     mu, epsilon = np.broadcast_arrays(mu, epsilon)
     regular = (mu > 0) & (mu < np.inf) & (epsilon < np.inf)
-    mu_R, epsilon_R = mu[regular], epsilon[regular]
-    with np.errstate(over="ignore"):
-        low_R = epsilon_R / mu_R - mu_R / 2
-        high_R = epsilon_R / mu_R + mu_R / 2
-        # exp(epsilon) times the density at `high` is the density at `low`, so both terms have it as a factor, and the
-        # scaled complementary error function gives the rest without overflow or cancellation.
-        half_density_R = np.exp(-(low_R**2) / 2) / 2
-    second_R = scipy.special.erfcx(high_R / np.sqrt(2))
-    far_R = half_density_R * (scipy.special.erfcx(np.maximum(low_R, 0) / np.sqrt(2)) - second_R)
-    near_R = scipy.special.ndtr(-low_R) - half_density_R * second_R
     delta = np.where(mu == np.inf, 1.0, 0.0)
-    delta[regular] = np.where(low_R > 0, far_R, near_R)
+    delta[regular] = _regular_delta(mu[regular], epsilon[regular])
     return delta
 
 
@@ -164,6 +154,20 @@ def dp_tpr_bound(fpr: ArrayLike, epsilon: float, delta: float) -> FloatArray:
     return np.minimum(1.0, np.minimum(low, high))
 
 
+def _regular_delta(mu_R: FloatArray, epsilon_R: FloatArray) -> FloatArray:
+    """Computes `gaussian_dp_delta` for finite epsilon, and for mu above 0 and finite."""
+    with np.errstate(over="ignore"):
+        low_R = epsilon_R / mu_R - mu_R / 2
+        high_R = epsilon_R / mu_R + mu_R / 2
+        # exp(epsilon) times the density at `high` is the density at `low`, so both terms have it as a factor, and the
+        # scaled complementary error function gives the rest without overflow or cancellation.
+        half_density_R = np.exp(-(low_R**2) / 2) / 2
+    second_R = scipy.special.erfcx(high_R / np.sqrt(2))
+    far_R = half_density_R * (scipy.special.erfcx(np.maximum(low_R, 0) / np.sqrt(2)) - second_R)
+    near_R = scipy.special.ndtr(-low_R) - half_density_R * second_R
+    return np.where(low_R > 0, far_R, near_R)
+
+
 def _epsilon(mu: float, delta: float) -> float:
     if delta >= float(gaussian_dp_delta(mu, 0.0)):
         return 0.0
@@ -171,9 +175,10 @@ def _epsilon(mu: float, delta: float) -> float:
         return float("inf")
     # At this epsilon the first term alone equals delta, so the root is below it.
     above = mu * (mu / 2 - float(scipy.special.ndtri(delta)))
+    mu_1 = np.array([mu])
 
     def excess(epsilon: float) -> float:
-        return float(gaussian_dp_delta(mu, epsilon)) - delta
+        return float(_regular_delta(mu_1, np.array([epsilon]))[0]) - delta
 
     return scipy.optimize.root_scalar(excess, bracket=(0.0, above), xtol=1e-12).root
 

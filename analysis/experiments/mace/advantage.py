@@ -156,11 +156,14 @@ def membership_advantage(scores: Scores, *, priors: tuple[float, ...]) -> pd.Dat
 
     counts_T = [*map_in_order(scores.pool, count_target, range(file.num_targets))]
     shuffled = [_shuffled(counts_T[0], seed) for seed in range(_SHUFFLES)]
+    ratio_T, ratio_of_shuffles = map(_log_ratio, counts_T), map(_log_ratio, shuffled)
+    targets = [*zip(counts_T, ratio_T, strict=True)]
+    shuffles = [*zip(shuffled, ratio_of_shuffles, strict=True)]
     rows: list[dict[str, Any]] = []
     for prior in priors:
-        of_targets = [_estimate(counts, prior) for counts in counts_T]
-        of_shuffles = [_estimate(counts, prior) for counts in shuffled]
-        first = dataclasses.asdict(of_targets[0])
+        of_targets = [_estimate(*target, prior) for target in targets]
+        of_shuffles = [_estimate(*shuffle, prior) for shuffle in shuffles]
+        first = dataclasses.asdict(_with_intervals(of_targets[0], *targets[0], prior))
         if has_split_documents:
             first |= {"held_out_low": np.nan, "held_out_high": np.nan}
         row = {"prior": prior, "baseline": abs(1 - 2 * prior), **first}
@@ -226,29 +229,64 @@ def _shuffled(counts: _BinCounts, seed: int) -> _BinCounts:
     return _BinCounts(shuffle(counts.fitted_2xJ), shuffle(counts.held_out_2xJ), counts.left_out)
 
 
-def _estimate(counts: _BinCounts, prior: float) -> _Estimates:
-    """Returns `stats.held_out_advantage` and `stats.plug_in_advantage` of the held-out half, from counts."""
+def _log_ratio(counts: _BinCounts) -> stats.LogRatio | None:
+    """Returns the log ratio of each bin, from the fitted half; None if a half lacks a class."""
     if not all(c.sum(axis=1).all() for c in (counts.fitted_2xJ, counts.held_out_2xJ)):
+        return None
+    return stats.log_ratio_of_counts(*counts.fitted_2xJ)
+
+
+def _estimate(counts: _BinCounts, ratio: stats.LogRatio | None, prior: float) -> _Estimates:
+    """Returns `stats.held_out_advantage` and `stats.plug_in_advantage` of the held-out half, without intervals.
+
+    Args:
+      counts: the counts of a target.
+      ratio: the result of `_log_ratio` for them.
+      prior: probability of membership.
+    """
+    if ratio is None:
         return _Estimates()
-    ratio = stats.log_ratio_of_counts(*counts.fitted_2xJ)
+    f_J = stats.privacy_loss(ratio.value_N, prior)
+    accuracy = stats.metric_value(stats.METRICS["accuracy"], *_decisions(counts, f_J), prior)
+    return _Estimates(
+        held_out=2 * float(accuracy) - 1,
+        plug_in=float(_weights(counts, prior) @ np.abs(f_J)),
+    )
+
+
+def _with_intervals(
+    estimates: _Estimates, counts: _BinCounts, ratio: stats.LogRatio | None, prior: float
+) -> _Estimates:
+    """Returns estimates with their intervals; the other arguments are those of `_estimate`."""
+    if ratio is None:
+        return estimates
     f_J, low_J, high_J = (
         stats.privacy_loss(end_J, prior) for end_J in (ratio.value_N, ratio.low_N, ratio.high_N)
     )
-    held_out_2xJ = counts.held_out_2xJ
-    weight_J = np.array([prior, 1 - prior]) @ (held_out_2xJ / held_out_2xJ.sum(axis=1)[:, None])
     absolute_low_J, absolute_high_J = stats.absolute_ends(low_J, high_J)
-    tp, fp = held_out_2xJ[:, f_J >= 0].sum(axis=1)
-    fn, tn = held_out_2xJ[:, f_J < 0].sum(axis=1)
+    weight_J = _weights(counts, prior)
     accuracy = stats.METRICS["accuracy"]
-    low, high = stats.metric_interval(accuracy, tp, fp, fn, tn, prior)
-    return _Estimates(
-        held_out=2 * float(stats.metric_value(accuracy, tp, fp, fn, tn, prior)) - 1,
+    low, high = stats.metric_interval(accuracy, *_decisions(counts, f_J), prior)
+    return dataclasses.replace(
+        estimates,
         held_out_low=2 * float(low) - 1,
         held_out_high=2 * float(high) - 1,
-        plug_in=float(weight_J @ np.abs(f_J)),
         pointwise_low=float(weight_J @ absolute_low_J),
         pointwise_high=float(weight_J @ absolute_high_J),
     )
+
+
+def _decisions(counts: _BinCounts, f_J: np.ndarray) -> tuple[int, int, int, int]:
+    """Returns the numbers of true and false positives and of false and true negatives of the held-out half."""
+    tp, fp = counts.held_out_2xJ[:, f_J >= 0].sum(axis=1)
+    fn, tn = counts.held_out_2xJ[:, f_J < 0].sum(axis=1)
+    return tp, fp, fn, tn
+
+
+def _weights(counts: _BinCounts, prior: float) -> np.ndarray:
+    """Returns weight_J, the probability of each bin if the classes of the held-out half have this prior."""
+    held_out_2xJ = counts.held_out_2xJ
+    return np.array([prior, 1 - prior]) @ (held_out_2xJ / held_out_2xJ.sum(axis=1)[:, None])
 
 
 ATTACK_TABLES = (AttackTable(ADVANTAGE_TABLE, membership_advantage),)
