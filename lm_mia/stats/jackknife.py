@@ -407,20 +407,20 @@ def _variance_of(value_A1xR1xH1: FloatArray, axes: tuple[int, ...]) -> tuple[flo
     """Returns the part of the variance that is due to the interaction of the factors on some axes, or to one."""
     contrast, df = value_A1xR1xH1, 1
     for axis in range(contrast.ndim):
-        values = np.moveaxis(contrast, axis, 0)
+        before = (slice(None),) * axis  # the axes before this one
         if axis not in axes:
-            contrast = values[:1]
+            contrast = contrast[*before, :1]
         elif axis == 0:
             # The values without each group deviate from their mean by 1 / (A - 1) of the deviation of the group.
-            groups = len(values) - 1
-            contrast = (values[1:] - values[1:].mean(axis=0)) * math.sqrt((groups - 1) / groups)
+            groups, parts = len(contrast) - 1, contrast[1:]
+            contrast = (parts - parts.mean(axis=0)) * math.sqrt((groups - 1) / groups)
             df *= groups - 1
         else:
             # Half the difference of two halves varies as their mean does.
-            splits = (len(values) - 1) // 2
-            contrast = (values[1::2] - values[2::2]) / (2 * math.sqrt(splits))
+            splits = (contrast.shape[axis] - 1) // 2
+            halves = contrast[*before, 1::2], contrast[*before, 2::2]
+            contrast = (halves[0] - halves[1]) / (2 * math.sqrt(splits))
             df *= splits
-        contrast = np.moveaxis(contrast, 0, axis)
     return float((contrast**2).sum()), max(df, 1)
 
 
