@@ -13,7 +13,6 @@ Source: PrivacyGuard, Section 3.2.1 and Eq. 2.
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -109,7 +108,7 @@ def empirical_epsilons(
     nonmembers, members, left_out = next(ranking.sorted_classes(score_N, member_N))
     if nonmembers.size and members.size:
         once = _drawn_once(nonmembers.size), _drawn_once(members.size)
-        epsilon_4xG = _epsilons(nonmembers, members, *once, rate_G, delta)[0]
+        epsilon_4xG = _epsilons(_Ranks.of(nonmembers, members), *once, rate_G, delta)[0]
     else:
         epsilon_4xG = np.full((4, rate_G.size), np.nan)
     return EmpiricalEpsilons(rate_G, *epsilon_4xG, left_out=left_out)
@@ -198,13 +197,13 @@ def epsilon_intervals(
         left_out_T.append(left_out)
         value_and_ends_3x3 = np.full((3, 3), np.nan)
         if nonmembers.size and members.size:
-            below_N = np.searchsorted(nonmembers, members, side="left")
+            ranks = _Ranks.of(nonmembers, members)
             drawn = _drawn_once(nonmembers.size), _drawn_once(members.size)
-            value_and_ends_3x3[:1] = _statistics(nonmembers, members, *drawn, below_N, tpr_1, delta)
+            value_and_ends_3x3[:1] = _statistics(ranks, *drawn, tpr_1, delta)
             if clusters is None or clusters.smallest_count >= MIN_CLUSTERS:
                 statistic_Qx3 = np.concatenate(
                     [
-                        _statistics(nonmembers, members, *drawn, below_N, tpr_1, delta)
+                        _statistics(ranks, *drawn, tpr_1, delta)
                         for drawn in drawn_blocks(nonmembers, members, clusters, replicates, seed)
                     ]
                 )
@@ -224,38 +223,54 @@ def _drawn_once(n: int) -> Resamples:
     return drawn
 
 
+@dataclasses.dataclass(frozen=True)
+class _Ranks:
+    """How many samples of each class have lower scores, so that replicates need not search for the scores drawn."""
+
+    nonmembers_below_N: IntArray
+    """Number of non-members with a lower score than each member, in the order of the members' scores."""
+    members_below_N: IntArray
+    """Number of members with a lower score than each member."""
+    nonmembers_up_to_N: IntArray
+    """Number of non-members whose score is at most that of each non-member, in the order of their scores."""
+    members_up_to_N: IntArray
+    """Number of members whose score is at most that of each non-member."""
+
+    @classmethod
+    def of(cls, nonmembers: ranking.Scores, members: ranking.Scores) -> _Ranks:
+        """Returns the ranks of sorted scores."""
+        classes = nonmembers, members
+        below = (np.searchsorted(scores, members, side="left") for scores in classes)
+        up_to = (np.searchsorted(scores, nonmembers, side="right") for scores in classes)
+        return cls(*below, *up_to)
+
+
 def _statistics(
-    nonmembers: ranking.Scores,
-    members: ranking.Scores,
+    ranks: _Ranks,
     drawn_nonmembers: Resamples,
     drawn_members: Resamples,
-    below_N: np.ndarray,
     tpr_1: FloatArray,
     delta: float,
 ) -> FloatArray:
     """Computes epsilon at the TPR, the largest epsilon and the balanced accuracy of each replicate.
 
     Args:
-      nonmembers: sorted scores.
-      members: sorted scores.
+      ranks: of all samples.
       drawn_nonmembers: draws of the non-members.
       drawn_members: draws of the members.
-      below_N: number of non-members with a lower score than each member.
       tpr_1: the true positive rate of the first statistic.
       delta: of (epsilon, delta)-differential privacy.
     """
     drawn = drawn_nonmembers, drawn_members
-    rate_1G = np.concatenate([tpr_1, _RATES_G])
-    epsilon_Qx4x1G = _epsilons(nonmembers, members, *drawn, rate_1G, delta)
-    largest_Q = np.fmax.reduce(epsilon_Qx4x1G[:, :, 1:], axis=(1, 2))
-    epsilon_Qx2 = np.column_stack([epsilon_Qx4x1G[:, 0, 0], largest_Q])
-    accuracy_Q = _max_balanced_accuracies(*drawn, below_N)
-    return np.column_stack([capped_epsilon(epsilon_Qx2, members.size), accuracy_Q])
+    epsilon_Qx4xG = _epsilons(ranks, *drawn, np.concatenate([tpr_1, _RATES_G]), delta)
+    largest_Q = np.fmax.reduce(epsilon_Qx4xG[:, :, 1:], axis=(1, 2))
+    epsilon_Qx2 = np.column_stack([epsilon_Qx4xG[:, 0, 0], largest_Q])
+    accuracy_Q = _max_balanced_accuracies(*drawn, ranks.nonmembers_below_N)
+    return np.column_stack([capped_epsilon(epsilon_Qx2, drawn_members.n), accuracy_Q])
 
 
 def _epsilons(
-    nonmembers: ranking.Scores,
-    members: ranking.Scores,
+    ranks: _Ranks,
     drawn_nonmembers: Resamples,
     drawn_members: Resamples,
     rate_G: FloatArray,
@@ -268,16 +283,14 @@ def _epsilons(
     nonmembers_Qx1, members_Qx1 = (d.total_Q[:, None] for d in (drawn_nonmembers, drawn_members))
     n_Qx1, m_Qx1 = np.maximum(nonmembers_Qx1, 1), np.maximum(members_Qx1, 1)
     at_least = _counts_at_members(
-        nonmembers,
-        members,
+        ranks,
         drawn_nonmembers,
         drawn_members,
         # Members that must be detected for TPR >= rate and for FNR <= rate.
         np.hstack([_smallest_count(m_Qx1, rate_G), ranking.min_true_negatives(m_Qx1, rate_G)]),
     )
     above = _counts_above_nonmembers(
-        nonmembers,
-        members,
+        ranks,
         drawn_nonmembers,
         drawn_members,
         # Non-members that must not be detected for FPR <= rate and for TNR >= rate.
@@ -300,51 +313,34 @@ def _epsilons(
 
 
 def _counts_at_members(
-    nonmembers: ranking.Scores,
-    members: ranking.Scores,
-    drawn_nonmembers: Resamples,
-    drawn_members: Resamples,
-    k_QxG: IntArray,
+    ranks: _Ranks, drawn_nonmembers: Resamples, drawn_members: Resamples, k_QxG: IntArray
 ) -> tuple[IntArray, IntArray]:
     """Counts the drawn non-members and members at or above the k-th largest drawn member; none for k = 0."""
     total_Qx1 = drawn_members.total_Q[:, None]
     kth_QxG = drawn_members.kth_smallest(total_Qx1 + 1 - np.maximum(k_QxG, 1))
     counts = tuple(
-        drawn.total_Q[:, None] - drawn.drawn_before(_position(scores, members, kth_QxG, "left"))
-        for scores, drawn in ((nonmembers, drawn_nonmembers), (members, drawn_members))
+        drawn.total_Q[:, None] - drawn.drawn_before(below_N.take(kth_QxG))
+        for below_N, drawn in (
+            (ranks.nonmembers_below_N, drawn_nonmembers),
+            (ranks.members_below_N, drawn_members),
+        )
     )
     return np.where(k_QxG == 0, 0, counts[0]), np.where(k_QxG == 0, 0, counts[1])
 
 
 def _counts_above_nonmembers(
-    nonmembers: ranking.Scores,
-    members: ranking.Scores,
-    drawn_nonmembers: Resamples,
-    drawn_members: Resamples,
-    k_QxG: IntArray,
+    ranks: _Ranks, drawn_nonmembers: Resamples, drawn_members: Resamples, k_QxG: IntArray
 ) -> tuple[IntArray, IntArray]:
     """Counts the drawn non-members and members above the k-th smallest drawn non-member; all for k = 0."""
     kth_QxG = drawn_nonmembers.kth_smallest(np.maximum(k_QxG, 1))
     counts = tuple(
-        drawn.total_Q[:, None]
-        - np.where(
-            k_QxG == 0, 0, drawn.drawn_before(_position(scores, nonmembers, kth_QxG, "right"))
+        drawn.total_Q[:, None] - np.where(k_QxG == 0, 0, drawn.drawn_before(up_to_N.take(kth_QxG)))
+        for up_to_N, drawn in (
+            (ranks.nonmembers_up_to_N, drawn_nonmembers),
+            (ranks.members_up_to_N, drawn_members),
         )
-        for scores, drawn in ((nonmembers, drawn_nonmembers), (members, drawn_members))
     )
     return counts[0], counts[1]
-
-
-def _position(
-    sorted_N: ranking.Scores,
-    score_K: ranking.Scores,
-    index_QxG: IntArray,
-    side: Literal["left", "right"],
-) -> IntArray:
-    """Returns the position among sorted scores of the scores with some indices, as `np.searchsorted`."""
-    if index_QxG.size > score_K.size:  # each is searched once
-        return np.searchsorted(sorted_N, score_K, side)[index_QxG]
-    return np.searchsorted(sorted_N, score_K[index_QxG], side)
 
 
 def _smallest_count(n: IntArray, rate_G: FloatArray) -> IntArray:
@@ -360,7 +356,7 @@ def _max_balanced_accuracies(
 ) -> FloatArray:
     """Computes `max_balanced_accuracy` of each replicate; NaN without members or without non-members.
 
-    The arguments are those of `_statistics`.
+    ``below_N`` is the number of non-members with a lower score than each member.
     """
     # For a threshold at each member: TP n - FP m = (m - FN) n - (n - TN) m = TN m - FN n.
     n_Q, m_Q = drawn_nonmembers.total_Q, drawn_members.total_Q

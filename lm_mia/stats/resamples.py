@@ -151,8 +151,8 @@ class Resamples:
 
     def drawn_before(self, position_QxF: IntArray) -> IntArray:
         """Counts the draws of the samples before each position, 0 .. n."""
-        before_QxF = np.take_along_axis(self.up_to_QxN1, position_QxF, axis=1)
-        return before_QxF - self.up_to_QxN1[:, :1]
+        first_Qx1 = (self.n + 1) * np.arange(len(position_QxF))[:, None]
+        return self.up_to_QxN1.reshape(-1).take(first_Qx1 + position_QxF) - self.up_to_QxN1[:, :1]
 
     def kth_smallest(self, k_QxF: IntArray) -> IntArray:
         """Finds the position of the k-th smallest draw, k >= 1: samples that were not drawn are skipped.
