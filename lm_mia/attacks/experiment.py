@@ -226,8 +226,11 @@ class RecipeView:
                 f"{self.name}: there is no table {name}; if it belongs to a figure, run lm-mia attack with it in "
                 "figures"
             )
+        if name in self._once:
+            return self._once[name].copy()
         with self.computing():
-            return self.tables[name](self)
+            content = self.tables[name](self)
+        return self._keep(name, content) if isinstance(content, pd.DataFrame) else content
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """Returns a table, or some of its columns.
@@ -235,21 +238,25 @@ class RecipeView:
         Raises:
           Unavailable: the models or the settings of the recipe do not allow it; the message says why.
         """
-        if name in self._once:
-            kept: pd.DataFrame = self._once[name]
+        whole = "whole", name
+        if whole in self._once:
+            kept: pd.DataFrame = self._once[whole]
             return (kept if columns is None else kept[[*columns]]).copy()
         content = self.content(name)
         assert not isinstance(content, Mapping), f"{name} is no table"
         if not isinstance(content, pd.DataFrame):
             parts = content if columns is None else (part.select(columns) for part in content)
             content = to_frame(pa.concat_tables([*parts]))
-            if columns is not None:
-                return content
-        content = content.reset_index(drop=True)
-        if content.memory_usage(deep=True).sum() <= _SMALL_BYTES:
-            self._once[name] = content
-            content = content.copy()
+            return self._keep(whole, content) if columns is None else content
         return content if columns is None else content[[*columns]]
+
+    def _keep(self, key: Hashable, table: pd.DataFrame) -> pd.DataFrame:
+        """Returns a table, which is kept in memory if it is small, since figures and exports read it."""
+        table = table.reset_index(drop=True)
+        if table.memory_usage(deep=True).sum() > _SMALL_BYTES:
+            return table
+        self._once[key] = table
+        return table.copy()
 
     def facts(self, name: str) -> dict[str, Any]:
         """Returns what tables/NAME.json says about the tables of decisions ("flips"), or of a study."""
