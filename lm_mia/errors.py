@@ -151,7 +151,7 @@ def run_action(action: Callable[[], int], argv: Sequence[str] = ()) -> int:
     # SIGTERM raises an exception, so that workers save their state.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(SIGTERM_EXIT_CODE))
     try:
-        with interrupts.confirmed():
+        with interrupts.kept(), interrupts.confirmed():
             return action()
     except UserError as error:
         print(with_flags(str(error), argv), file=sys.stderr)

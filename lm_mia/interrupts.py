@@ -1,8 +1,9 @@
-"""Ctrl-C: it is confirmed at once, and does not reach the processes that a command starts."""
+"""Signals: Ctrl-C is confirmed at once, and does not reach the processes that a command starts; none is lost."""
 
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
@@ -30,6 +31,39 @@ def confirmed() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def kept() -> Iterator[None]:
+    """Raises an exception of a signal handler again if Python ignored it during the block.
+
+    Python only prints an exception that is raised in a callback of the garbage collector, such as JAX's, or in a
+    destructor. The command would continue as if there had been no signal.
+    """
+    show, before = sys.unraisablehook, signal.getsignal(signal.SIGALRM)
+
+    def raise_later(failure: "sys.UnraisableHookArgs") -> None:
+        ignored = failure.exc_value
+        is_main = threading.current_thread() is threading.main_thread()
+        if not (is_main and isinstance(ignored, KeyboardInterrupt | SystemExit)):
+            show(failure)
+            return
+        error = ignored
+
+        def raise_again(*_: object) -> None:
+            raise error
+
+        # Raised now, it would be ignored again.
+        signal.signal(signal.SIGALRM, raise_again)
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+
+    sys.unraisablehook = raise_later
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        sys.unraisablehook = show
 
 
 @contextlib.contextmanager

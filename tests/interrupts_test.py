@@ -9,14 +9,22 @@ import pytest
 
 from lm_mia import interrupts
 
-# Commands that take a minute unless they are stopped: one in Python, and one in the C++ code of sentencepiece.
+# Commands that take a minute unless they are stopped: one in Python, one in a callback of the garbage collector, where
+# Python ignores exceptions, and one in the C++ code of sentencepiece.
 COMMAND = """
-import random, sys, time
+import gc, random, sys, time
 from lm_mia import errors
 from lm_mia.data import tokenizer
 
 def sleep():
     print("ready", flush=True)
+    time.sleep(60)
+    return 0
+
+def collect():
+    gc.callbacks.append(lambda phase, info: sleep() if phase == "start" else 0)
+    gc.collect()
+    gc.callbacks.clear()
     time.sleep(60)
     return 0
 
@@ -30,12 +38,12 @@ def train():
     return 0
 
 if __name__ == "__main__":
-    sys.exit(errors.run_action({"sleep": sleep, "train": train}[sys.argv[1]]))
+    sys.exit(errors.run_action({"sleep": sleep, "collect": collect, "train": train}[sys.argv[1]]))
 """
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("what", ["sleep", "train"])
+@pytest.mark.parametrize("what", ["sleep", "collect", "train"])
 def test_ctrl_c_is_confirmed_at_once_and_ends_the_command(tmp_path: Path, what: str):
     script = tmp_path / "command.py"
     script.write_text(COMMAND)
