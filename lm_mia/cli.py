@@ -10,6 +10,7 @@ This module may import every package. Most imports happen only when they are nee
 
 import argparse
 import dataclasses
+import os
 import secrets
 import sys
 from collections.abc import Sequence
@@ -641,13 +642,14 @@ def _check_out(out: str, file: str, names: Sequence[str]) -> None:
 
     The last of the names is that of the page.
     """
-    if not out:
-        raise UserError("--out=: the name of the folder is missing; add it, or leave out --out")
     folder = Path(out)
     for path in (folder, *folder.parents):
         if path.exists() and not path.is_dir():
             what = "is a file" if path == folder else f"{path} is a file"
             raise UserError(f"--out={out}: {what}; choose a folder")
+    made_in = next(path for path in (folder, *folder.parents) if path.exists())
+    if not os.access(made_in, os.W_OK | os.X_OK):
+        raise UserError(f"--out={out}: {made_in} is not writable; choose another folder")
     is_of_an_audit = (folder / names[-1]).exists()
     for path in (folder / name for name in names):
         is_input = path.resolve() == Path(file).resolve()
@@ -685,8 +687,6 @@ def _read(verb: str, argv: Sequence[str]) -> tuple[argparse.Namespace, Sweep]:
 def _check_shards(pattern: str, sweep: Sweep) -> None:
     """Raises UserError if --from-hf-shards does not fit the sweep."""
     flag = f"--from-hf-shards={pattern!r}"
-    if not pattern:
-        raise UserError(f"{flag}: must be a path or a glob; try 'hf/c4-*.json.gz'")
     if sweep.recipes[0].config.corpus.source != "c4":
         raise UserError(f"{flag}: works only with C4; add --config.corpus.source=c4")
     if len(sweep.recipes) > 1:

@@ -310,9 +310,7 @@ def test_an_empty_text_column_is_refused(
         ),
         (
             ["run", "--config=", "--workdir=w"],
-            [
-                "--config=: empty; give the name of a config, such as --config=quickstart, or leave it out"
-            ],
+            ["--config=: empty; give a value, or leave it out"],
         ),
     ],
 )

@@ -631,7 +631,7 @@ class Parser(argparse.ArgumentParser):
           mistakes: a line is added for each flag that is repeated or unknown; the latter suggests a similar flag.
 
         Raises:
-          UserError: if a flag lacks its value, or has a value that it does not take.
+          UserError: if a flag lacks its value or has an empty one, or has a value that it does not take.
         """
         own: list[str] = []
         overrides: list[str] = []
@@ -646,6 +646,13 @@ class Parser(argparse.ArgumentParser):
             for name in dict.fromkeys(names)
             if names.count(name) > 1
         ]
+        empty = [
+            f"{name}=: empty; give a value, or leave it out"
+            for name, sign, value in (word.partition("=") for word in _joined(own))
+            if sign and not value and self._takes_value(name)
+        ]
+        if empty:  # for example --members=$MEMBERS if MEMBERS is not set
+            raise UserError("\n".join(empty))
         options, unknown = self.parse_known_args(own)
         for word in unknown:
             name = word.partition("=")[0].replace("_", "-")
@@ -662,9 +669,21 @@ class Parser(argparse.ArgumentParser):
                 mistakes.append(f"{name}: unknown flag; {hint}")
         return options, overrides
 
+    def _takes_value(self, name: str) -> bool:
+        action = self._option_string_actions.get(name)
+        return action is not None and action.nargs != 0
+
     def error(self, message: str) -> NoReturn:
         """Raises a UserError instead of printing the usage."""
         raise UserError(f"{self.prog}: {message}; see {self.prog} --help")
+
+
+def _joined(words: Sequence[str]) -> list[str]:
+    """Returns arguments, in which each flag that is followed by an empty argument is written as FLAG=."""
+    return [
+        f"{word}=" if following == "" and word.startswith("--") and "=" not in word else word
+        for word, following in itertools.zip_longest(words, words[1:])
+    ]
 
 
 def _parse_list(item: type, text: str) -> tuple[Any, ...]:

@@ -612,7 +612,7 @@ def _add_objects(rows: list[dict[str, Any]], text: str, where: str, problems: li
         rows.extend(value)
     else:
         problems.append(
-            f'{where}: is not an object; save a line such as {{"id": "a", "score": 1.5, "member": 1}}'
+            f'{where}: is not an object; save one object per line, such as {{"id": "a", "member": 1}}'
         )
 
 

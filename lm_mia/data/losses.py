@@ -126,7 +126,8 @@ def read_losses(
     if text != "text":
         if text not in models.columns:
             raise UserError(
-                f"{prefix}text-column={text}: {source} has no such column; choose from {listed(models.columns)}"
+                f"{prefix}text-column={text}: {source} has no such column; "
+                + (f"choose from {listed(models.columns)}" if models.columns else "it has no texts")
             )
         columns = {name: values for name, values in models.columns.items() if name != text}
         models = dataclasses.replace(models, columns=columns | {"text": models.columns[text]})
@@ -434,7 +435,8 @@ def _role_of_name(name: str) -> ImportedRole:
 def _check_names(source: str, names: Sequence[str], given: Mapping[str, ImportedRole]) -> None:
     """Raises UserError if a role is given to a model that the source does not have."""
     if unknown := [name for name in given if name not in names]:
-        raise UserError(f"{source}: has no model {listed(unknown)}; its models are {listed(names)}")
+        known = f"its models are {listed(names)}" if names else "it has no losses of models"
+        raise UserError(f"{source}: has no model {listed(unknown)}; {known}")
 
 
 def _check_roles(

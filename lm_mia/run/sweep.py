@@ -151,10 +151,6 @@ def sweep_from_flags(
             problems.append(f"--workdir: missing; add --workdir=runs/quickstart{start_hint}")
         elif not args.config and not args.workdir:
             problems.append("--config: missing; add --config=quickstart")
-    if args.config == "" and not problems:  # for example --config=$CONFIG if CONFIG is not set
-        problems.append(
-            "--config=: empty; give the name of a config, such as --config=quickstart, or leave it out"
-        )
     if not args.config and problems:
         return None
     if lacks_workdir:  # also report errors in the config

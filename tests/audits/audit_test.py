@@ -239,7 +239,7 @@ def test_unreadable_files(tmp_path, monkeypatch):
         (["--config.model.layers=2"], "an audit reads no config; leave it out"),
         (["--member-ship=coins"], "unknown flag; did you mean --membership?"),
         (["--membership=independent", "--user=score"], "trials have no users"),
-        (["--out="], "--out=: the name of the folder is missing"),
+        (["--out="], "--out=: empty; "),
         (["--out=FOLDER/scores.csv"], "FOLDER/scores.csv: is a file; choose a folder"),
         (["--out=FOLDER/scores.csv/a/b"], "FOLDER/scores.csv is a file; choose a folder"),
     ],

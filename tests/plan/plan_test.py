@@ -200,11 +200,10 @@ def test_flags_of_other_verbs_are_refused(
         "--from-hf-shards='x': works only with C4; add --config.corpus.source=c4"
     ]
     assert wrong(capsys, *flags, "--from-hf-shards=") == [
-        "--from-hf-shards='': must be a path or a glob; try 'hf/c4-*.json.gz'"
+        "--from-hf-shards=: empty; give a value, or leave it out"
     ]
-    for value in ("", " "):
-        [line] = wrong(capsys, "plan", config, f"--device={value}")
-        assert line.startswith(f"--device={value}: unknown chip; choose one of ")
+    [line] = wrong(capsys, "plan", config, "--device= ")
+    assert line.startswith("--device= : unknown chip; choose one of ")
     assert [p.name for p in tmp_path.iterdir()] == ["plan.py"]
 
 
