@@ -76,6 +76,29 @@ def test_ctrl_c_is_confirmed_at_once_and_ends_the_command(tmp_path: Path, what: 
     assert time.monotonic() - began < 10
 
 
+@pytest.mark.process
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_command_that_is_still_loading_ends_without_a_traceback(number: int, code: int):
+    script = f"""
+import os, signal, sys
+from lm_mia import __main__
+
+class SignalAtImport:
+    def find_spec(self, name, *_):
+        if name == "tyro":
+            os.kill(os.getpid(), {int(number)})
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, SignalAtImport())
+sys.exit(__main__.main())
+"""
+    ended = subprocess.run([sys.executable, "-c", script, "status"], capture_output=True, text=True)
+    assert ended.returncode == code, ended.stderr
+    assert ended.stderr.removeprefix("stopping\n") == (
+        "stopped; run the same command again to continue\n"
+    )
+
+
 def test_the_handler_is_restored_and_ignored_signals_stay_ignored():
     before = signal.getsignal(signal.SIGINT)
     try:
