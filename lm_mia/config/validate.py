@@ -282,6 +282,12 @@ def _even_heads(c: Config) -> Broken:
         yield "model.heads", rule, "give fewer or more heads"
 
 
+def _trained_vocabulary(c: Config) -> Broken:
+    if not c.tokenizer.path and c.tokenizer.vocab_size < 5:
+        rule = "must be at least 5, since a vocabulary has 4 special tokens"
+        yield "tokenizer.vocab_size", rule, "try --config.tokenizer.vocab_size=1000"
+
+
 def _embeddings(c: Config) -> Broken:
     size, pieces = c.model.vocab_size, c.tokenizer.vocab_size
     if size != "auto" and size < pieces:
@@ -672,7 +678,17 @@ def _rates(c: Config, field: str) -> Broken:
 _OF_MODELS: tuple[Callable[[Config], Broken], ...] = (
     *(_corpus_path, _documents_of_c4, _duplicates_of_c4),
     *(_even_samples, _prefix_in_sample, _random_samples, _random_samples_of_documents),
-    *(_size, _heads, _kv_heads, _even_heads, _embeddings, _model_kind, _unread_by_kind, _init),
+    *(
+        _size,
+        _heads,
+        _kv_heads,
+        _even_heads,
+        _trained_vocabulary,
+        _embeddings,
+        _model_kind,
+        _unread_by_kind,
+        _init,
+    ),
     *(_optimizer_name, _unread_by_optimizer, _warmup, _subset, _batch_size),
     *(_canaries, _canaries_of_documents, _workers, _held_out, _validations, _devices, _attention),
     *(_score_points, _rounded_points, _points_of_bernoulli, _token_samples),

@@ -215,8 +215,14 @@ def _check_job(address: str, num_processes: int, process_index: int) -> None:
 
 
 def _enable_compilation_cache() -> str:
-    """Enables JAX's persistent compilation cache, and returns its folder."""
-    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(user_cache_folder() / "jax")
+    """Enables JAX's persistent compilation cache, and returns its folder, or why there is none."""
+    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    if not folder:
+        folder = str(user_cache_folder() / "jax")
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except OSError as error:  # JAX would print a warning of two lines in each worker
+            return f"none, since {folder} cannot be made ({error.strerror})"
     jax.config.update("jax_compilation_cache_dir", folder)
     # Small functions are cached, too, since hundreds of processes would otherwise compile them again.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)

@@ -56,6 +56,7 @@ BROKEN: list[tuple[dict[str, Any], str, str]] = [
     (LLAMA | {"model.head_width": 3}, "model.head_width", "even"),
     ({"model.kv_heads": 2}, "model.kv_heads", "is not read by model.kind=gpt"),
     ({"model.vocab_size": 31_999}, "model.vocab_size", "tokenizer.vocab_size=32000"),
+    ({"tokenizer.vocab_size": 4}, "tokenizer.vocab_size", "at least 5"),
     ({"model.kind": "lama"}, "model.kind", "did you mean llama?"),
     ({"model.init": "x"}, "model.init", "hf:FOLDER"),
     (

@@ -236,6 +236,18 @@ def test_environment_sets_the_cache_folder(tmp_path: Path, monkeypatch: pytest.M
     }
 
 
+def test_without_a_writable_cache_folder_nothing_is_cached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    settings: dict[str, Any] = {}
+    monkeypatch.setattr(jax.config, "update", settings.__setitem__)
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert backend._enable_compilation_cache().startswith("none, since ")
+    assert settings == {}
+
+
 @pytest.mark.process
 def test_missing_device_is_reported():
     done = start("1", JAX_PLATFORMS="cuda")

@@ -16,7 +16,8 @@ models and the corpus are tiny.
 
 Prints a table of the signals by the stage that they hit. Exits with 1 if a byte of the populations, the score stores or
 the tables differs, if the report differs in a part that `digests` compares, if a model was trained again although it
-was scored, if a terminated command has another exit code, or if a command that is started again fails.
+was scored, if a command prints a traceback, if a terminated command has another exit code, or if a command that is
+started again fails.
 """
 
 import argparse
@@ -191,6 +192,9 @@ def check_result(workdir: Path, uninterrupted: Path) -> None:
         before, after = (report_text(path).splitlines() for path in (uninterrupted, workdir))
         lines = [*difflib.unified_diff(before, after, n=0, lineterm="")][3:7]
         raise Wrong(f"{workdir}: {len(differ)} of {len(names)} files differ: {differ} {lines}")
+    log = workdir.with_suffix(".log").read_text(encoding="utf-8", errors="replace")
+    if "Traceback" in log:
+        raise Wrong(f"{workdir}: a traceback in {workdir.with_suffix('.log')}")
     if again := trained_again(workdir):
         raise Wrong(f"{workdir}: trained again although scored: {again}")
 
