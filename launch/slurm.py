@@ -99,10 +99,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         ("gpus-per-node", 0, "GPUs per node (default: not requested)"),
         (
             "cpus-per-task",
-            0,
+            None,
             "CPUs per task; each node runs one task (default: 4 per GPU; without GPUs, one per worker, at most 8)",
         ),
-        ("at-once", 0, "maximum number of jobs of a recipe that run at once (default: no limit)"),
+        (
+            "at-once",
+            None,
+            "maximum number of jobs of a recipe that run at once (default: no limit)",
+        ),
         (
             "grace-seconds",
             SlurmOptions.grace_seconds,
@@ -128,18 +132,18 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def parse_options(args: argparse.Namespace) -> SlurmOptions:
     """Returns the options from the flags; raises UserError with one line for each invalid flag."""
-    options = SlurmOptions(
-        **{field.name: getattr(args, field.name) for field in dataclasses.fields(SlurmOptions)}
-    )
+    given = {field.name: getattr(args, field.name) for field in dataclasses.fields(SlurmOptions)}
+    given = {name: value for name, value in given.items() if value is not None}
+    options = SlurmOptions(**given)
     limit_seconds, problems = _seconds(options.time), []
     if not options.time:
         problems.append("--time: missing; add --time=4:00:00")
     elif not limit_seconds:
         rule = "must be a time of the form M, M:S, H:M:S, D-H, D-H:M or D-H:M:S, and above 0"
         problems.append(f"--time={options.time!r}: {rule}; try --time=4:00:00")
-    for name, least in (("nodes", 1), ("gpus_per_node", 0), ("cpus_per_task", 0), ("at_once", 0)):
-        if (value := getattr(options, name)) < least:
-            problems.append(f"{_flag(name)}={value}: must be at least {least}")
+    for name, least in (("nodes", 1), ("gpus_per_node", 0), ("cpus_per_task", 1), ("at_once", 1)):
+        if given.get(name, least) < least:
+            problems.append(f"{_flag(name)}={given[name]}: must be at least {least}")
     for name, (pattern, rule, example) in _PATTERNS.items():
         if not re.fullmatch(pattern, value := getattr(options, name)):
             problems.append(f"{_flag(name)}={value!r}: {rule}; try {_flag(name)}={example}")

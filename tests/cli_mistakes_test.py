@@ -187,6 +187,7 @@ MISTAKES: list[tuple[str, tuple[str, ...]]] = [
     (f"launch slurm --config=tiny.py {NEW}", ("--time",)),
     (f"launch slurm --config=tiny.py {NEW} --time=4h", ("4h",)),
     (f"launch slurm --config=tiny.py {NEW} --time=4:00:00 --partition=", ("--partition=",)),
+    (f"launch slurm --config=tiny.py {NEW} --time=4:00:00 --at-once=0", ("--at-once=0",)),
     (f"launch slurm --config=tiny.py {NEW} --time=4:00:00 --gpus=8", ("--gpus",)),
     (
         f"launch slurm --config=tiny.py {NEW} --time=4:00:00 --gpus-per-node=-1",
