@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 
@@ -35,12 +35,27 @@ def confirmed() -> Iterator[None]:
 
 @contextlib.contextmanager
 def kept() -> Iterator[None]:
-    """Raises an exception of a signal handler again if Python ignored it during the block.
+    """Calls `raise_ignored_again`, and ends its effect at the end of the block."""
+    show, before = sys.unraisablehook, signal.getsignal(signal.SIGALRM)
+    raise_ignored_again()
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        sys.unraisablehook = show
+
+
+def raise_ignored_again(is_allowed: Callable[[], bool] = lambda: True) -> None:
+    """From now on, raises an exception of a signal handler again if Python has ignored it.
 
     Python only prints an exception that is raised in a callback of the garbage collector, such as JAX's, or in a
-    destructor. The command would continue as if there had been no signal.
+    destructor. The process would continue as if there had been no signal.
+
+    Args:
+      is_allowed: says whether the exception may be raised again when the callback has ended.
     """
-    show, before = sys.unraisablehook, signal.getsignal(signal.SIGALRM)
+    show = sys.unraisablehook
 
     def raise_later(failure: "sys.UnraisableHookArgs") -> None:
         ignored = failure.exc_value
@@ -51,19 +66,14 @@ def kept() -> Iterator[None]:
         error = ignored
 
         def raise_again(*_: object) -> None:
-            raise error
+            if is_allowed():
+                raise error
 
         # Raised now, it would be ignored again.
         signal.signal(signal.SIGALRM, raise_again)
         signal.setitimer(signal.ITIMER_REAL, 0.01)
 
     sys.unraisablehook = raise_later
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-        sys.unraisablehook = show
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from types import FrameType
 import jax
 from jax.experimental import multihost_utils
 
+from lm_mia import interrupts
 from lm_mia.errors import SIGTERM_EXIT_CODE
 
 
@@ -31,6 +32,7 @@ class Stop:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         if jax.process_count() == 1:
             signal.signal(signal.SIGTERM, self._on_signal)
+            interrupts.raise_ignored_again(lambda: not self.is_deferred)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         # A second signal (one from the scheduler, one from the command) must not interrupt the cleanup.

@@ -1,6 +1,9 @@
+import gc
 import itertools
 import os
 import signal
+import sys
+import time
 from collections.abc import Iterator
 
 import jax
@@ -11,8 +14,10 @@ from lm_mia.run import preemption
 
 
 @pytest.fixture(autouse=True)
-def _handlers_kept() -> Iterator[None]:
-    before = {kind: signal.getsignal(kind) for kind in (signal.SIGTERM, signal.SIGINT)}
+def _handlers_kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    kinds = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)
+    before = {kind: signal.getsignal(kind) for kind in kinds}
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
     yield
     for kind, handler in before.items():
         signal.signal(kind, handler)
@@ -41,6 +46,22 @@ def test_sigterm_is_deferred_during_training():
     assert stop.should_stop()
     ask()  # a second SIGTERM, from the command, has no effect while the process exits
     assert stop.should_stop()
+
+
+def test_sigterm_during_a_garbage_collection_is_not_lost():
+    """Python ignores exceptions of the garbage collector's callbacks."""
+    stop = preemption.Stop()
+    stop.install()
+
+    def ask_once(*_: object) -> None:
+        gc.callbacks.remove(ask_once)
+        ask()
+
+    gc.callbacks.append(ask_once)
+    with pytest.raises(SystemExit) as ended:  # noqa: PT012
+        gc.collect()
+        time.sleep(5)
+    assert ended.value.code == 143
 
 
 def test_deferral_ends_if_training_fails():
