@@ -156,7 +156,7 @@ def _kill(pid: int) -> None:
 def digests(workdir: Path) -> dict[str, str]:
     """Returns the SHA-256 of every file of the populations, the score stores and the tables, and of the report's text.
 
-    Durations, dates, times and the logged training losses are left out of the text.
+    Durations, dates, times, the commit and the logged training losses are left out of the text.
     """
     content = results(workdir)
     content["report.html"] = report_text(workdir).encode()
@@ -175,6 +175,7 @@ def report_text(workdir: Path) -> str:
     """Returns the text of the report without the parts that may differ, which `digests` lists."""
     page = (workdir / "report.html").read_text(encoding="utf-8")
     page = page.replace(workdir.name, "WORKDIR")
+    page = re.sub(r"commit <code>\w+</code>", "", page)
     page = re.sub(
         r"\d{4}-\d\d-\d\d|\d+ [A-Z][a-z]+ \d{4}|\d\d:\d\d(:\d\d)?|[\d.,]+ ?(s|ms|seconds?|minutes?|hours?)\b",
         "",
