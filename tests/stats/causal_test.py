@@ -167,7 +167,7 @@ def test_constant_of_the_log_odds_does_not_matter():
         assert moved.auc == pytest.approx(base.auc, abs=1e-9)
         assert moved.tpr_F[0] == base.tpr_F[0]
         assert moved.effective_nonmembers == pytest.approx(base.effective_nonmembers)
-    with pytest.raises(ValueError, match='too far from 0 for normalize="members"; use "weights"'):
+    with pytest.raises(ValueError, match='normalize="members"; use "weights"'):
         stats.ipw_estimate(*args, sample.log_odds_N + 1e5, [0.1], normalize="members")
 
 
@@ -193,17 +193,17 @@ def test_errors():
     def ipw(log_odds, **options):
         return stats.ipw_estimate(SCORE_N, MEMBER_N, log_odds, 0.1, **options)
 
-    with pytest.raises(ValueError, match=r"\+inf for a non-member"):
+    with pytest.raises(ValueError, match=r"\+inf .*non-member"):
         ipw([0, 0, 0, 0, np.inf])
-    with pytest.raises(ValueError, match="-inf for all non-members"):
+    with pytest.raises(ValueError, match=r"-inf .*non-members"):
         ipw([0, 0, -np.inf, -np.inf, -np.inf])
-    with pytest.raises(ValueError, match="one number per score"):
+    with pytest.raises(ValueError, match="per score"):
         ipw([0.0, 1.0])
     with pytest.raises(ValueError, match="normalize='nonmembers'"):
         ipw(LOG_ODDS_N, normalize="nonmembers")
-    with pytest.raises(ValueError, match="a member and a non-member with a score"):
+    with pytest.raises(ValueError, match="non-member with a score"):
         stats.unadjusted_estimate(SCORE_N, np.full(5, True), 0.1)
-    with pytest.raises(ValueError, match="do not match members"):
+    with pytest.raises(ValueError, match="match members"):
         stats.unadjusted_estimate(SCORE_N, MEMBER_N[:4], 0.1)
     with pytest.raises(ValueError, match=r"outcome\.residual_J"):
         stats.g_formula_estimate(

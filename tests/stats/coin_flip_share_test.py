@@ -28,7 +28,7 @@ def test_coin_flip_probability_agrees_with_scipy(replicas):
 
 @pytest.mark.parametrize("p", [-0.1, 1.1, np.nan])
 def test_probabilities_outside_the_unit_interval_are_rejected(p):
-    with pytest.raises(ValueError, match="probabilities must be between 0 and 1"):
+    with pytest.raises(ValueError, match=r"probabilities .*\b0 and 1"):
         stats.coin_flip_probability(p, 8)
 
 
@@ -124,9 +124,9 @@ def test_a_confidence_outside_the_unit_interval_is_rejected(confidence):
 
 
 def test_wrong_shapes_and_one_replica_are_rejected():
-    with pytest.raises(ValueError, match="the shapes must be"):
+    with pytest.raises(ValueError, match="shapes must be"):
         stats.coin_flip_range(np.ones(9), np.ones((9, 8)))
-    with pytest.raises(ValueError, match="replicas=1: must be at least 2"):
+    with pytest.raises(ValueError, match="replicas=1: "):
         stats.coin_flip_range(np.ones(2), np.ones((1, 2)))
 
 

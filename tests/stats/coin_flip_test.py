@@ -115,5 +115,5 @@ def test_replicas_of_any_integer_type(integer):
         np.testing.assert_array_equal(function([52, 3], integer(127)), function([52, 3], 127))
     counts = stats.count_member_votes([[52.0, 3.0]], [True, True], integer(127))
     assert counts.coin_flip_true_positives_K.tolist() == [52]
-    with pytest.raises(ValueError, match=r"replicas=127.0: must be an integer"):
+    with pytest.raises(ValueError, match=r"replicas=127\.0: "):
         stats.coin_flip_cutoff(127.0)  # pyright: ignore[reportArgumentType]

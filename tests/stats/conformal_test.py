@@ -54,7 +54,7 @@ def test_order_of_samples_does_not_matter():
 
 
 def test_samples_among_the_calibrating_ones_are_refused():
-    with pytest.raises(ValueError, match="no two may be equal"):
+    with pytest.raises(ValueError, match="may be equal"):
         conformal_p_value([1.0], [1.0, 2.0], id_N=[1])
-    with pytest.raises(ValueError, match="one number per sample"):
+    with pytest.raises(ValueError, match="per sample"):
         conformal_p_value([[1.0]], [1.0, 2.0])

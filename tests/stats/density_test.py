@@ -69,10 +69,10 @@ def test_quantile_bins_do_not_change_under_rising_maps():
 def test_number_of_bins_and_bandwidth():
     assert [stats.num_bins(n) for n in (0, 1, 8, 512, 2**17, 10**9)] == [1, 2, 4, 16, 100, 100]
     for count in (-1, 1.5, np.nan):
-        with pytest.raises(ValueError, match="samples_per_class: must be whole numbers"):
+        with pytest.raises(ValueError, match="samples_per_class: "):
             stats.num_bins(count)  # type: ignore[arg-type]
     for bins in (0, 1.5, np.nan, np.inf):
-        with pytest.raises(ValueError, match="must be a whole number of at least 1"):
+        with pytest.raises(ValueError, match="whole number"):
             stats.quantile_bins([1.0], [1.0], bins)  # type: ignore[arg-type]
     assert stats.silverman_bandwidth(100) == pytest.approx((4 / 300) ** 0.2)
     assert stats.silverman_bandwidth(100, 2) == pytest.approx(100 ** (-1 / 6))

@@ -67,7 +67,7 @@ def test_bound_refuses_clusters_that_were_drawn_as_a_whole(membership):
     member_N = (rng.permutation(200) < 100)[cluster_N]
     score_N = rng.normal(size=2000)
     arguments = {"membership": membership, "delta": 1e-5}
-    with pytest.raises(ValueError, match=r"cluster_N: .* one canary of each cluster"):
+    with pytest.raises(ValueError, match=r"cluster_N: .*one canary"):
         stats.one_run_bound(score_N, member_N, cluster_N=cluster_N, **arguments)
     one_by_one_N = rng.permutation(2000) < 1000
     expected = stats.one_run_bound(score_N, one_by_one_N, **arguments)

@@ -157,7 +157,7 @@ def test_limits_and_invalid_arguments():
     for p in (0, -0.1, 1.1, math.nan):
         with pytest.raises(ValueError, match="must be in"):
             stats.required_queries(-1.0, p)
-    with pytest.raises(ValueError, match="must not be above 0"):
+    with pytest.raises(ValueError, match="be above 0"):
         stats.extraction_probability(0.1, 1)
     assert stats.extraction_rate([0.0, -1.0, -50.0], 1, 0.3).share == pytest.approx(2 / 3)
     assert str(stats.SamplingScheme(0)) == "greedy"

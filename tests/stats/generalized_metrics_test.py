@@ -89,7 +89,7 @@ def test_optimal_thresholds_by_hand():
     for name, threshold in expected.items():
         assert stats.optimal_threshold(METRICS[name], 0.3) == pytest.approx(threshold)
     for name in ("ppv", "f1", "jaccard", "weighted_accuracy"):
-        with pytest.raises(ValueError, match="depends on the decisions"):
+        with pytest.raises(ValueError, match="on the decisions"):
             stats.optimal_threshold(METRICS[name], 0.3)
     # Without a positive slope, calling members is harmful where they are most likely.
     with pytest.raises(ValueError, match="must be positive"):
@@ -242,7 +242,7 @@ def test_invalid_arguments_raise():
         stats.metric_interval(METRICS["ppv"], 0, 0, 9, 9, 0.5)
     with pytest.raises(ValueError, match="low ends"):
         stats.pointwise_metric_interval(accuracy, [1.0], [0.0], 0.5, 0.5)
-    with pytest.raises(ValueError, match="depends on the decisions"):
+    with pytest.raises(ValueError, match="on the decisions"):
         stats.pointwise_metric_interval(METRICS["f1"], [0.0], [1.0], 0.5, 0.5)
     with pytest.raises(ValueError, match="a non-member"):
         stats.fitted_threshold([0.1, np.nan], [True, False], accuracy)

@@ -79,7 +79,7 @@ def test_random_inputs_reach_every_public_function():
 def test_values_that_are_not_real_numbers_are_refused(
     function: Callable[..., Any], per_model: bool, values: Any
 ):
-    with pytest.raises(ValueError, match=r"must be real numbers, not (complex|object|<U|datetime)"):
+    with pytest.raises(ValueError, match=r"real numbers, not (complex|object|<U|datetime)"):
         function(arrange(values, per_model))
 
 
@@ -94,18 +94,18 @@ def test_masked_values_are_refused(function: Callable[..., Any], per_model: bool
 def test_members_must_be_booleans_without_a_mask(function: Callable[..., Any]):
     function(MEMBER_N)
     for wrong in (MEMBER_N.astype(int), MEMBER_N.astype(object)):
-        with pytest.raises(ValueError, match=r"members must be booleans, not (int64|object)"):
+        with pytest.raises(ValueError, match=r"members .*booleans, not (int64|object)"):
             function(wrong)
     if function is not MEMBER_CALLS["lira"]:  # which is given a list of arrays here
-        with pytest.raises(ValueError, match="members: some values are masked"):
+        with pytest.raises(ValueError, match=r"members: .*masked"):
             function(np.ma.masked_array(MEMBER_N, MEMBER_N))
 
 
 def test_masked_documents_are_refused():
     masked = np.ma.masked_array(range(4), MEMBER_N)
-    with pytest.raises(ValueError, match="cluster_N: some values are masked"):
+    with pytest.raises(ValueError, match=r"cluster_N: .*masked"):
         stats.bootstrap_intervals(VALUE_N, MEMBER_N, cluster_N=masked)
-    with pytest.raises(ValueError, match="documents: some values are masked"):
+    with pytest.raises(ValueError, match=r"documents: .*masked"):
         stats.count_vote_histograms([VALUE_N] * 2, np.ones((2, 1)), masked)
 
 
@@ -115,17 +115,17 @@ def test_groups_and_focus_of_halves():
         with pytest.raises(ValueError, match="groups"):
             stats.rates_of_halves(score_2xN, member_N, groups, 0.5)
     for focus in (1, -1, 0.5):
-        with pytest.raises(ValueError, match=r"focus=.*: must be the index of one of 1 rates"):
+        with pytest.raises(ValueError, match=r"focus=.*: .*\b1 rates"):
             stats.decision_metrics(score_2xN, member_N, GROUP_N, 0.5, focus)  # pyright: ignore
-    with pytest.raises(ValueError, match="replicas must share their members"):
+    with pytest.raises(ValueError, match="share their members"):
         stats.decision_metrics(score_2xN, [member_N] * 2, GROUP_N, 0.5, 0)
 
 
 def test_rates_of_curves_outside_0_to_1_are_refused():
     for bad in (-0.1, 1.1, np.inf):
-        with pytest.raises(ValueError, match=r"true positive rates must be in \[0, 1\]"):
+        with pytest.raises(ValueError, match=r"true positive rates .*\[0, 1\]"):
             stats.partial_auc([0, bad], [0, 1], 0, 1)
-        with pytest.raises(ValueError, match=r"false positive rates must be in \[0, 1\]"):
+        with pytest.raises(ValueError, match=r"false positive rates .*\[0, 1\]"):
             stats.partial_auc([0, 0, 1], sorted([0, bad, 1]), 0, 1)
 
 
@@ -262,7 +262,7 @@ def test_nan_log_probabilities_are_left_out_and_counted():
     ("hits", "n"), [(0.5, 2), (1, 2.5), (1, np.nan), (np.inf, np.inf), (-1, 2), (3, 2)]
 )
 def test_fractional_counts_have_no_clopper_pearson_interval(hits: float, n: float):
-    with pytest.raises(ValueError, match=r"must be whole numbers|0 <= successes <= trials"):
+    with pytest.raises(ValueError, match=r"whole numbers|0 <= successes <= trials"):
         stats.clopper_pearson(hits, n)
 
 
@@ -315,13 +315,13 @@ def test_counts_of_true_positives_must_be_whole_numbers():
 
 def test_shapes_and_infinite_values_of_interference_and_jackknife():
     for call in (stats.placements, stats.independent_sd):
-        with pytest.raises(ValueError, match="must have one value per sample"):
+        with pytest.raises(ValueError, match="value per sample"):
             call([1.0], MEMBER_N)
-    with pytest.raises(ValueError, match="must have one value per sample"):
+    with pytest.raises(ValueError, match="value per sample"):
         stats.effect_variance(VALUE_N, [1.0])
     with pytest.raises(ValueError, match="must be finite"):
         stats.effect_variance(VALUE_N, [2.0, 1e308, 3.0, 2.0])
-    with pytest.raises(ValueError, match="must have one dimension"):
+    with pytest.raises(ValueError, match="one dimension"):
         stats.equal_count_edges(np.ones((2, 2, 2)), 2)
     with pytest.raises(ValueError, match="must be finite"):
         stats.shared_reference_variance([[np.inf, 1.0], [1.0, 2.0]])
@@ -335,11 +335,11 @@ def test_shapes_and_infinite_values_of_interference_and_jackknife():
         (lambda: stats.crossed_components([[np.inf, 1], [2, 3]], 2), "must be finite"),
         (lambda: stats.equal_count_edges(["1", "2"], 2), "real numbers"),
         (lambda: stats.explained_within_samples([[np.inf]] * 3, [[0]] * 3, 1), "must be finite"),
-        (lambda: stats.jackknife_margin(np.ones((0, 3, 1))), "must be three axes"),
+        (lambda: stats.jackknife_margin(np.ones((0, 3, 1))), "three axes"),
         (lambda: stats.jackknife_variance(np.ones((1, 4, 1))), "pairs of halves"),
         (lambda: stats.jackknife_variance(np.full((1, 3, 1), 1e200)), "must be finite"),
         (lambda: stats.potential_outcomes(_blocks, [1e308] * 4, 0.5), "below 1e"),
-        (lambda: stats.potential_outcomes(_blocks, [5e-324] * 4, 0.5), "sum of the weights"),
+        (lambda: stats.potential_outcomes(_blocks, [5e-324] * 4, 0.5), "of the weights"),
         (lambda: stats.unadjusted_estimate([1e308] * 4, MEMBER_N, 0.5), "magnitude of finite"),
         (
             lambda: stats.g_formula_estimate(
@@ -351,7 +351,7 @@ def test_shapes_and_infinite_values_of_interference_and_jackknife():
             lambda: stats.dp_sgd_residuals(
                 stats_calls.REGRESSION_DATA, stats.DpSgd(epochs=1, batch_size=0)
             ),
-            "batch_size=0: must be from 1 to 50",
+            "batch_size=0: .*50",
         ),
         (
             lambda: stats.dp_sgd_residuals(
@@ -399,7 +399,7 @@ def test_extreme_numbers_have_results_without_warnings():
 def test_losses_of_a_tiny_scale_are_refused(statistic: Callable[..., Any]):
     loss_MxN, target_N = np.abs(stats_calls.LOSS_MxN), np.array(VALUE_N)
     for scale in (1e-160, 1e-101, 5e-324):
-        with pytest.raises(ValueError, match=r"losses.*at least 1e-100 unless all are 0"):
+        with pytest.raises(ValueError, match=r"losses.*\b1e-100\b"):
             statistic(scale * target_N, scale * loss_MxN, MEMBER_MxN)
     # LiRA does not depend on the unit, and no loss is too small if others are not.
     np.testing.assert_allclose(

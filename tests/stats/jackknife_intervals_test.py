@@ -118,7 +118,7 @@ def test_missed_share_is_that_of_ordered_pairs(replicas: int):
 def test_no_share_is_missed_if_no_member_is_found():
     share_A1xH1 = stats.missed_share([[0.0, 0.0], [np.nan, np.nan]], [[0.0, 0.2], [0.0, np.nan]])
     np.testing.assert_array_equal(share_A1xH1, [[np.nan, 0.0], [np.nan, np.nan]])
-    with pytest.raises(ValueError, match=r"must have the same shape"):
+    with pytest.raises(ValueError, match=r"the same shape"):
         stats.missed_share([[0.1]], [[0.1, 0.2]])
 
 
@@ -186,9 +186,9 @@ def test_what_the_numbers_have_in_common_cancels():
 
 @pytest.mark.parametrize("shape", [(15,), (0, 15), (2, 15), (1, 1), (1, 14)])
 def test_wrong_shapes_are_refused(shape: tuple[int, ...]):
-    with pytest.raises(ValueError, match=r"must be A1 x H1"):
+    with pytest.raises(ValueError, match=r"be A1 x H1"):
         stats.share_interval(np.full(shape, 0.5), count=10)
-    with pytest.raises(ValueError, match=r"must be A1 x H1"):
+    with pytest.raises(ValueError, match=r"be A1 x H1"):
         stats.difference_interval(np.full(shape, 0.5), np.full(shape, 0.5))
 
 
@@ -196,17 +196,17 @@ def test_wrong_arguments_are_refused():
     value_1xH1 = values(1)
     with pytest.raises(ValueError, match=r"^count=0: "):
         stats.share_interval(value_1xH1, count=0)
-    with pytest.raises(ValueError, match=r"must be from 0 to 1"):
+    with pytest.raises(ValueError, match=r"from 0 to 1"):
         stats.share_interval(value_1xH1 + 1, count=10)
     with pytest.raises(ValueError, match=r"^confidence=1: "):
         stats.share_interval(value_1xH1, count=10, confidence=1)
     with pytest.raises(ValueError, match=r"^confidence=0: "):
         stats.difference_interval(value_1xH1, value_1xH1, confidence=0)
-    with pytest.raises(ValueError, match=r"must have the same parts"):
+    with pytest.raises(ValueError, match=r"the same parts"):
         stats.difference_interval(value_1xH1, values(3))
-    with pytest.raises(ValueError, match=r"at least one training"):
+    with pytest.raises(ValueError, match=r"one training"):
         stats.rates_without_groups(np.empty((0, 1)), np.empty((0, HALVES, 1)))
-    with pytest.raises(ValueError, match=r"T x 14 x S"):
+    with pytest.raises(ValueError, match=r"x 14 x"):
         stats.rates_without_groups([[0.5]], np.full((1, 3, 1), 0.5))
 
 

@@ -31,7 +31,7 @@ def test_groups_of_models_keep_pairs_together():
         np.testing.assert_array_equal(group_M[1::2], group_M[: models // 2 * 2 : 2])
         if groups:
             assert np.ptp(np.bincount(group_M)) <= 2
-    with pytest.raises(ValueError, match=r"^models: must be whole numbers"):
+    with pytest.raises(ValueError, match=r"^models: .*whole"):
         stats.model_groups(-1)
 
 
@@ -168,7 +168,7 @@ def test_shared_variance_of_two_targets_by_hand():
     assert stats.shared_reference_variance(half_TxH) == pytest.approx((0.02 - 0.03) / 2)
     assert np.isnan(stats.shared_reference_variance(half_TxH[:1]))
     for bad in (half_TxH[0], np.zeros((2, 3)), np.zeros((0, 2))):
-        with pytest.raises(ValueError, match="there must be a row per target"):
+        with pytest.raises(ValueError, match="row per target"):
             stats.shared_reference_variance(bad)
 
 
@@ -210,7 +210,7 @@ def test_margin_exists_only_with_a_variance_or_for_identical_numbers():
 
 @pytest.mark.parametrize("shape", [(9, 15), (1, 1, 1)])
 def test_variance_needs_three_axes_and_several_values(shape: tuple[int, ...]):
-    with pytest.raises(ValueError, match="there must be three axes"):
+    with pytest.raises(ValueError, match="three axes"):
         stats.jackknife_variance(np.zeros(shape))
     with pytest.raises(ValueError, match="confidence=1"):
         stats.jackknife_margin(np.zeros((2, 1, 1)), confidence=1)

@@ -140,7 +140,7 @@ def test_overlapping_subsets_are_refused():
         stats.leave_one_out_scatter,
         stats.standardized_leave_one_out,
     ):
-        with pytest.raises(ValueError, match=r"models \d and \d overlap"):
+        with pytest.raises(ValueError, match=r"models \d and \d "):
             function(loss_MxN, member_MxN)
 
 

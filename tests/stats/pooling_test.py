@@ -97,7 +97,7 @@ def test_thresholds_of_no_or_too_many_infinite_scores():
         assert np.isnan(stats.pooled_threshold(*none, 0.1, rule=rule)).all()
         assert np.isnan(stats.per_sample_threshold(*none, 0.1, rule=rule)).all()
         infinite = np.full((20, 1), np.inf), np.zeros((20, 1), np.bool_)
-        with pytest.raises(ValueError, match=r"too many non-member scores of \+inf"):
+        with pytest.raises(ValueError, match=r"too many .*\+inf"):
             stats.pooled_threshold(*infinite, 0.1, rule=rule)
         assert np.isnan(stats.per_sample_threshold(*infinite, 0.1, rule=rule)).all()
 
@@ -253,7 +253,7 @@ def test_fit_student_t_returns_inf_for_lighter_tails():
     assert scipy.stats.t.isf(0.01, np.inf) == pytest.approx(scipy.stats.norm.isf(0.01))
     assert np.isnan(stats.fit_student_t([np.nan]))
     assert 0 < stats.fit_student_t([1e-200, 1e200, -1e308]) < 0.1
-    with pytest.raises(ValueError, match=r"^standardized scores must be finite"):
+    with pytest.raises(ValueError, match=r"^standardized scores .*finite"):
         stats.fit_student_t([1.0, np.inf])
 
 
@@ -278,7 +278,7 @@ def test_rate_spread_leaves_out_binomial_noise():
     assert np.isnan(stats.rate_spread([1], [2]).variance)
     assert np.isnan(stats.rate_spread([0, 0], [0, 0]).mean)
     for called_N, trials_N in (([3], [2]), ([1], [2, 2])):
-        with pytest.raises(ValueError, match=r"no more positive decisions than decisions"):
+        with pytest.raises(ValueError, match=r"positive decisions than"):
             stats.rate_spread(called_N, trials_N)
 
 
@@ -319,13 +319,13 @@ def test_wrong_arguments_are_refused():
     for function in (stats.pooled_threshold, stats.per_sample_threshold):
         with pytest.raises(ValueError, match=r"^rule='median': must be"):
             function(score_2x3, member_2x3, 0.1, rule=wrong)
-        with pytest.raises(ValueError, match=r"^scores of shape \(2, 3\) do not match"):
+        with pytest.raises(ValueError, match=r"^scores of shape \(2, 3\) "):
             function(score_2x3, member_2x3[:1], 0.1)
         with pytest.raises(ValueError, match=r"must be .* in \[0, 1\]"):
             function(score_2x3, member_2x3, 1.5)
     for function in (stats.pooled_rates, stats.rates_by_sample):
         for shape in ((1, 2), (1, 3, 2), (1, 1, 2, 3)):
-            with pytest.raises(ValueError, match=r"^thresholds of shape .* do not match scores"):
+            with pytest.raises(ValueError, match=r"^thresholds of shape .*scores"):
                 function(score_2x3, member_2x3, np.zeros(shape))
 
 

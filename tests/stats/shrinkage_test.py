@@ -784,7 +784,7 @@ def test_infinite_losses_are_refused(attack: Any, value: float):
         else:
             loss_MxN[(~member_MxN[:, 3]).argmax(), 3] = value
         mode = {"offline": True} if offline and attack is stats.shrunk_lira else {}
-        with pytest.raises(ValueError, match=r"^losses must be finite \(below 1e\+29 in"):
+        with pytest.raises(ValueError, match=r"^losses .*finite \(.*1e\+29 "):
             attack(target_TxN, loss_MxN, member_MxN, **mode)
 
 
@@ -823,7 +823,7 @@ def test_a_model_of_other_references_is_refused():
         (target_TxN[:1], loss_MxN, member_MxN),
         (target_TxN, loss_MxN[:5], member_MxN[:5]),
     ):
-        with pytest.raises(ValueError, match="do not match the loss model, which has 2 and 6"):
+        with pytest.raises(ValueError, match=r"\bloss model\b.*\b2 and 6"):
             stats.shrunk_from_model(*wrong, model)
 
 

@@ -143,5 +143,5 @@ def test_text_is_cleaned(text: str, kept: str, collapsed: str):
 
 
 def test_text_and_tokens_cannot_be_compared():
-    with pytest.raises(TypeError, match="must be both strings, or both sequences"):
+    with pytest.raises(TypeError, match="both strings, or"):
         stats.is_included("a", ["a"])

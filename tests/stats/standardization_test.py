@@ -88,10 +88,10 @@ def test_wrong_arguments_are_refused():
         stats.standardized_scores(0.0, gaussians(0.0, 1.0, 1.0, 1.0), direction=wrong)
     with pytest.raises(ValueError, match=r"^direction='higher': must be"):
         stats.standardized_leave_one_out([[0.0]], [[True]], direction=wrong)
-    with pytest.raises(ValueError, match=r"do not match Gaussians of 1 samples"):
+    with pytest.raises(ValueError, match=r"Gaussians of 1 samples"):
         stats.standardized_scores([0.0, 1.0], gaussians(0.0, 1.0, 1.0, 1.0))
     for share in (-0.1, 1.1):
-        with pytest.raises(ValueError, match=r"^order_share=.*: must be in \[0, 1\]"):
+        with pytest.raises(ValueError, match=r"^order_share=.*: "):
             stats.gaussian_tpr(gaussians(0.0, 1.0, 1.0, 1.0), 0.1, order_share=share)
 
 

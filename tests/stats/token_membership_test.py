@@ -26,7 +26,7 @@ def test_mean_over_in_models_is_the_auc():
 
 def test_no_out_model_and_wrong_arguments():
     assert np.isnan(stats.shares_of_out_below([[1.0], [2.0]], [[True], [True]])).all()
-    with pytest.raises(ValueError, match="do not match members"):
+    with pytest.raises(ValueError, match="match members"):
         stats.shares_of_out_below([[1.0]], [[True], [False]])
     with pytest.raises(ValueError, match="some are NaN"):
         stats.shares_of_out_below([[1.0], [np.nan]], [[True], [False]])

@@ -64,7 +64,7 @@ def test_membership_of_groups():
     member_N = np.array([True, False, True, False])
     assert stats.member_by_group(member_N, group_N).tolist() == [True, False, False]
     member_N[2] = False
-    with pytest.raises(ValueError, match="group b: has members and non-members"):
+    with pytest.raises(ValueError, match=r"group b: .*members"):
         stats.member_by_group(member_N, group_N)
 
 
@@ -77,5 +77,5 @@ def test_bad_groups_are_named():
         stats.aggregate_by_group([1.0], [np.nan], "mean")
     with pytest.raises(ValueError, match="missing"):
         stats.aggregate_by_group([1.0, 2.0], np.array(["a", None], dtype=object), "mean")
-    with pytest.raises(ValueError, match="all numbers or all texts"):
+    with pytest.raises(ValueError, match="numbers or all texts"):
         stats.aggregate_by_group([1.0, 2.0], np.array(["a", 1], dtype=object), "mean")

@@ -43,7 +43,7 @@ def test_histograms_of_blocks_add_up():
     total = first + empty + last
     np.testing.assert_array_equal(total.samples_FxK, whole.samples_FxK)
     np.testing.assert_array_equal(total.called_FxRxK, whole.called_FxRxK)
-    with pytest.raises(ValueError, match="same rates, groups and replicas"):
+    with pytest.raises(ValueError, match="rates, groups and replicas"):
         _ = whole + stats.count_vote_histograms(score_TxN[:4], threshold_TxF[:4])
 
 
@@ -103,22 +103,22 @@ def test_without_samples():
 
 
 def test_wrong_arguments():
-    with pytest.raises(ValueError, match="the shapes must be"):
+    with pytest.raises(ValueError, match="shapes must be"):
         stats.variance_over_replicas(np.ones(4), np.ones((4, 3)), np.ones(4))
-    with pytest.raises(ValueError, match="one for each number of votes, 0 to 2"):
+    with pytest.raises(ValueError, match=r"votes, 0 to 2"):
         stats.variance_over_replicas([1, 2, 1], [[0, 1, 1], [0, 1, 1]], np.ones(2))
-    with pytest.raises(ValueError, match="called_RxK must be from 0 to samples_K"):
+    with pytest.raises(ValueError, match=r"called_RxK .*samples_K"):
         stats.variance_over_replicas([1, 2, 1], [[0, -1, 1], [0, 3, 1]], np.ones(3))
     for bad in (np.nan, np.inf, 1e300):
-        with pytest.raises(ValueError, match=r"values must be numbers below 1e\+100"):
+        with pytest.raises(ValueError, match=r"values .*1e\+100"):
             stats.variance_over_replicas([1, 2, 1], [[0, 1, 1], [0, 1, 1]], [0, bad, 1])
-        with pytest.raises(ValueError, match="samples_K must hold finite numbers"):
+        with pytest.raises(ValueError, match=r"samples_K .*finite"):
             stats.variance_over_replicas([1, bad, 1], [[0, 1, 1], [0, 1, 1]], np.ones(3))
-    with pytest.raises(ValueError, match="its sum over replicas must be k samples_K"):
+    with pytest.raises(ValueError, match="sum over replicas"):
         stats.variance_over_replicas([1, 2, 1], [[0, 1, 1], [0, 2, 1]], np.ones(3))
-    with pytest.raises(ValueError, match="samples_K must hold finite numbers"):
+    with pytest.raises(ValueError, match=r"samples_K .*finite"):
         stats.variance_over_replicas([-1, 2, 1], [[0, 1, 1], [0, 1, 1]], np.ones(3))
-    with pytest.raises(ValueError, match="replicas=1: must be at least 2"):
+    with pytest.raises(ValueError, match="replicas=1: "):
         stats.variance_over_replicas(np.ones(2), np.ones((1, 2)), np.ones(2))
 
 
@@ -173,13 +173,13 @@ def test_histograms_by_document_add_up_only_with_their_kind():
         for at in (slice(50), slice(50, None))
     ]
     np.testing.assert_array_equal((parts[0] + parts[1]).samples_FxGxK, whole.samples_FxGxK)
-    with pytest.raises(ValueError, match="same rates, groups and replicas"):
+    with pytest.raises(ValueError, match="rates, groups and replicas"):
         _ = whole + stats.count_vote_histograms(1.0 * vote_RxN, threshold)
 
 
 @pytest.mark.parametrize("documents", [[0, 1], [0.0, 1.0, 2.0], [0, 1, -1], "abc"])
 def test_documents_must_be_numbers_of_samples(documents):
-    with pytest.raises(ValueError, match="one for each of 3 samples"):
+    with pytest.raises(ValueError, match="of 3 samples"):
         stats.count_vote_histograms(np.zeros((2, 3)), np.zeros((2, 1)), documents)
 
 
