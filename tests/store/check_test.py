@@ -105,7 +105,7 @@ def test_damaged_metadata_and_coordinates_are_errors(
     s = write_store(tmp_path, statistics=("min_k",))
     check.check_metadata(s, COORDINATES)
     damage(s.path)
-    with pytest.raises(UserError, match=rf"scores.zarr: damaged score store \({name}\); delete it"):
+    with pytest.raises(UserError, match=rf"scores\.zarr: damaged .*\({name}\); delete"):
         check.check_metadata(s, COORDINATES)
 
 
@@ -115,9 +115,7 @@ def test_missing_properties_of_imported_samples_are_no_damage(tmp_path: Path):
     s = Store(tmp_path / "scores.zarr")
     s.create_or_extend(FOUR, columns, {})
     check.check_metadata(s, columns)
-    with pytest.raises(
-        UserError, match=r"\(tfidf\).*or `lm-mia import` if the losses were imported"
-    ):
+    with pytest.raises(UserError, match=r"\(tfidf\).*`lm-mia import`"):
         check.check_metadata(s, columns | {"tfidf": columns["tokens"]})
 
 
@@ -139,8 +137,6 @@ def test_a_store_with_scores_is_not_created_again(tmp_path: Path):
     del before["zarr.json"]
     (s.path / "zarr.json").unlink()
     for act in (s.models, lambda: check.check_metadata(s, {}), lambda: ensure(s, FOUR)):
-        with pytest.raises(
-            UserError, match=r"damaged score store \(zarr.json\); delete it and run"
-        ):
+        with pytest.raises(UserError, match=r"damaged .*\(zarr\.json\); delete"):
             act()
     assert content(s) == before

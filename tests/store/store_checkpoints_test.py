@@ -1,6 +1,7 @@
 """Stores of models that are also scored during training."""
 
 import itertools
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -105,8 +106,9 @@ def test_model_is_present_if_all_checkpoints_are(tmp_path: Path):
     check(s, [model], (6, 0))
     with pytest.raises(UserError) as caught:
         open_with_points(s.path, step=3).read([model])
-    assert str(caught.value) == (
-        f"{s.path}: 1 of 1 models are missing at step 3 ({model}); run `lm-mia run` first"
+    assert re.fullmatch(
+        rf"{s.path}: 1 of 1 models .*\bstep 3 \({model}\); run `lm-mia run` first",
+        str(caught.value),
     )
     write(s, model, 3)
     assert s.missing_models(FOUR) == others
@@ -150,9 +152,7 @@ def test_damaged_byte_is_detected_at_its_checkpoint_only(tmp_path: Path):
         )
         with pytest.raises(UserError) as caught:
             open_with_points(s.path, step=step).read(FOUR)
-        assert str(caught.value) == (
-            f"{shard}: corrupt score shard; run `lm-mia score --repair` to compute it again"
-        )
+        assert str(caught.value).startswith(f"{shard}: corrupt ")
         check(s, FOUR, tuple(other_step for other_step in SCORED_STEPS if other_step != step))
         shard.write_bytes(original)
 
@@ -225,10 +225,10 @@ def test_extension_keeps_existing_shards_bitwise(tmp_path: Path):
 @pytest.mark.parametrize(
     ("stored", "other", "message"),
     [
-        ((POINTS, END), ((), 9), "at steps 3, 6, 9, not at the end of training only"),
-        ((POINTS, END), ((3,), 9), "at steps 3, 6, 9, not at steps 3, 9"),
-        ((POINTS, END), (POINTS, 10), "at steps 3, 6, 9, not at steps 3, 6, 10"),
-        (((), 9), (POINTS, END), "at the end of training only, not at steps 3, 6, 9"),
+        ((POINTS, END), ((), 9), r"at steps 3, 6, 9, not at the end\b"),
+        ((POINTS, END), ((3,), 9), "3, 6, 9, not .* 3, 9;"),
+        ((POINTS, END), (POINTS, 10), "3, 6, 9, not .* 3, 6, 10;"),
+        (((), 9), (POINTS, END), r"\bend\b.*, not .* 3, 6, 9;"),
     ],
 )
 def test_other_checkpoints_than_stored_raise(
@@ -248,10 +248,7 @@ def test_other_checkpoints_than_stored_raise(
     ):
         with pytest.raises(UserError) as caught:
             ask()
-        assert str(caught.value) == (
-            f"{path}: the models are scored {message}; restore score.at_steps and score.at_epochs, "
-            "or choose another --workdir"
-        )
+        assert re.match(rf"{path}: .*{message}.*\bscore\.at_steps\b.*--workdir$", str(caught.value))
     assert content(s) == before
 
 
@@ -270,24 +267,24 @@ def test_damaged_steps_and_shapes_raise(tmp_path: Path):
     s = write_store(tmp_path)
     member = (s.path / "member" / "zarr.json").read_bytes()
     (s.path / "loss" / "zarr.json").write_bytes(member)
-    with pytest.raises(UserError, match=r"damaged score store \(loss/zarr.json\); delete it"):
+    with pytest.raises(UserError, match=r"damaged .*\(loss/zarr\.json\); delete"):
         s.is_present()
     (s.path / "step" / "c" / "0").unlink()
-    with pytest.raises(UserError, match=r"damaged score store \(step\); delete it"):
+    with pytest.raises(UserError, match=r"damaged .*\(step\); delete"):
         s.is_present()
 
 
 @pytest.mark.parametrize(
     ("steps", "total", "step", "message"),
     [
-        ((3, 6), 0, 0, "must be positive and in ascending order"),
-        ((6, 3), 9, 0, "must be positive and in ascending order"),
-        ((3, 3), 9, 0, "must be positive and in ascending order"),
-        ((0, 3), 9, 0, "must be positive and in ascending order"),
-        ((3, 9), 9, 0, "must be positive and in ascending order"),
-        ((3, 6), 9, 4, r"step=4: must be 0 or one of \(3, 6\)"),
-        ((3, 6), 9, 9, r"step=9: must be 0 or one of \(3, 6\)"),
-        ((), 9, 3, r"step=3: must be 0 or one of \(\)"),
+        ((3, 6), 0, 0, "positive .*ascending"),
+        ((6, 3), 9, 0, "positive .*ascending"),
+        ((3, 3), 9, 0, "positive .*ascending"),
+        ((0, 3), 9, 0, "positive .*ascending"),
+        ((3, 9), 9, 0, "positive .*ascending"),
+        ((3, 6), 9, 4, r"step=4: .*\(3, 6\)"),
+        ((3, 6), 9, 9, r"step=9: .*\(3, 6\)"),
+        ((), 9, 3, r"step=3: .*\(\)"),
     ],
 )
 def test_invalid_steps_raise(
@@ -307,6 +304,6 @@ def test_unscored_step_raises(tmp_path: Path):
         lambda: s.missing_models(FOUR, 1),
     )
     for ask in bad:
-        with pytest.raises(ValueError, match="must be 0 or one of"):
+        with pytest.raises(ValueError, match=r"step=.* 0 or one"):
             ask()
     assert content(s) == before

@@ -10,6 +10,7 @@ from lm_mia.errors import UserError
 from lm_mia.store.store import NOT_REPRODUCIBLE
 
 KERNEL, OTHER = "pallas_gpu on 1 x NVIDIA H100", f"{NOT_REPRODUCIBLE}: cudnn on 1 x NVIDIA H100"
+CPU = "xla on 1 x cpu"
 
 
 def test_each_model_has_the_record_of_its_last_training(tmp_path: Path):
@@ -31,10 +32,10 @@ def test_each_model_has_the_record_of_its_last_training(tmp_path: Path):
 def test_a_model_continued_in_another_way_is_not_reproducible(tmp_path: Path):
     s = make_store(tmp_path)
     s.add_computation(FOUR[0], KERNEL, is_continued=False)
-    s.add_computation(FOUR[0], "xla on 1 x cpu", is_continued=True)
-    assert s.computations()[FOUR[0]] == f"{NOT_REPRODUCIBLE}: {KERNEL}; xla on 1 x cpu"
+    s.add_computation(FOUR[0], CPU, is_continued=True)
+    assert s.computations()[FOUR[0]] == f"{NOT_REPRODUCIBLE}: {KERNEL}; {CPU}"
     s.add_computation(FOUR[0], KERNEL, is_continued=True)  # nothing new
-    assert s.computations()[FOUR[0]] == f"{NOT_REPRODUCIBLE}: {KERNEL}; xla on 1 x cpu"
+    assert s.computations()[FOUR[0]] == f"{NOT_REPRODUCIBLE}: {KERNEL}; {CPU}"
 
 
 def test_a_store_of_an_earlier_version_has_no_record_and_gets_one(tmp_path: Path):

@@ -1,4 +1,5 @@
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -50,9 +51,9 @@ def test_damaged_metadata_and_coordinates_raise(tmp_path: Path, damage: str, mes
     for ask in (s.is_present, lambda: s.create_or_extend(SIX, {"tokens": np.arange(5)}, {})):
         with pytest.raises(UserError) as caught:
             ask()
-        assert str(caught.value) == (
-            f"{s.path}: damaged score store ({message}); delete it and run `lm-mia run` to score the models again from "
-            "their checkpoints, or `lm-mia import` if the losses were imported"
+        assert re.match(
+            rf"{s.path}: damaged .*\({message}\); delete .*`lm-mia run` .*`lm-mia import` ",
+            str(caught.value),
         )
 
 
@@ -63,7 +64,7 @@ def test_damaged_array_metadata_raises(tmp_path: Path, text: str | None):
     (s.path / "loss" / "zarr.json").unlink()
     if text is not None:
         (s.path / "loss" / "zarr.json").write_text(text)
-    with pytest.raises(UserError, match=r"damaged score store \(loss/zarr.json\)"):
+    with pytest.raises(UserError, match=r"damaged .*\(loss/zarr\.json\)"):
         s.is_present()
 
 

@@ -35,9 +35,7 @@ __all__ = ["_small_shards"]  # fixture
 def test_nonexistent_store_has_no_models(tmp_path: Path):
     s = Store(tmp_path / "scores.zarr")
     assert (s.models(), s.is_present().tolist(), s.missing_models(FOUR)) == ([], [], FOUR)
-    with pytest.raises(
-        UserError, match=r"6 of 6 models are missing \(reference-00, .*, \.\.\.\); run"
-    ):
+    with pytest.raises(UserError, match=r"6 of 6 .*\(reference-00, .*, \.\.\.\); run"):
         s.read(FOUR)
     assert list(tmp_path.iterdir()) == []
 
@@ -52,7 +50,7 @@ def test_models_are_present_once_written(tmp_path: Path):
     assert s.is_present().tolist() == [False, False, False, True, False, True]
     assert s.missing_models(FOUR[::-1]) == [FOUR[i] for i in (4, 2, 1, 0)]
     check(s, [FOUR[5], FOUR[3]])
-    with pytest.raises(UserError, match=r"1 of 2 models are missing \(reference-01\)"):
+    with pytest.raises(UserError, match=r"1 of 2 .*\(reference-01\)"):
         s.read([FOUR[3], FOUR[1]])
 
 
@@ -280,7 +278,7 @@ def test_longest_model_name_fits(tmp_path: Path):
 def test_duplicate_model_names_raise(tmp_path: Path):
     """Their checkpoints would be in the same folder."""
     s = Store(tmp_path / "scores.zarr")
-    with pytest.raises(ValueError, match="replica-00: two models have this name"):
+    with pytest.raises(ValueError, match="replica-00: two models"):
         ensure(s, [ModelSeeds("replica", 5, 5, 0), ModelSeeds("replica", 6, 6, 0)])
     assert not s.path.exists()
 
