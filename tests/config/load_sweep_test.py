@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -31,11 +32,13 @@ def test_a_size_override_replaces_the_numbers_of_the_file(file: str):
 def test_automatic_heads_follow_the_width(file: str):
     assert shape(file, "--config.model.width=100", "--config.model.heads=auto")[2:] == (100, 1)
     assert shape(file, "--config.model.layers=auto")[1:] == (12, 8, 2)
-    assert error_lines(file, "--config.model.size=10M", "--config.model.width=200") == [
-        "model.heads=3: must divide model.width=200; try --config.model.heads=2 (line 6 of tiny.py)"
-    ]
+    [line] = error_lines(file, "--config.model.size=10M", "--config.model.width=200")
+    assert re.fullmatch(
+        r"model\.heads=3: .*model\.width=200; .*--config\.model\.heads=2 \(line 6 of tiny\.py\)",
+        line,
+    )
     [line] = error_lines(file, "--config.model.size=140m")
-    assert line.startswith("model.size='140m': must be one of 10M, 44M, 85M, ")
+    assert re.match(r"model\.size='140m': .*\b10M, 44M, 85M, ", line)
 
 
 def with_sweep(folder: Path, text: str) -> str:
@@ -100,17 +103,18 @@ def sweep():
         load.load_sweep(file)
     label = f"--config={file}: sweep() entry "
     lines = [line.removeprefix(label) for line in str(caught.value).split("\n")]
-    assert [line.partition(": must")[0] for line in lines] == [
-        "1: model.layer: no such field; did you mean model.layers?",
+    assert [re.sub(r": (must|no such).*", "", line) for line in lines] == [
+        "1: model.layer",
         "1: train.epochs='2'",
         "3: ['x']",
         "4: train.epochs=0",
         "5: attack.focus_fpr=0.1",
-        "6: qq: no such field; `lm-mia fields` lists all fields",
+        "6: qq",
         "6: train.workers=True",
-        "7: widht: no such field; did you mean model.width?",
+        "7: widht",
         "8: model.layers=0",
     ]
+    assert "did you mean model.layers?" in lines[0]
 
 
 def test_errors_in_sweep_are_reported_on_one_line(tmp_path: Path):

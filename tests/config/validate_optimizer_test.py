@@ -101,6 +101,5 @@ def test_flags_of_an_optimizer(tmp_path: Path):
     assert load.load_config(str(tiny), flags).optimizer == dataclasses.replace(
         load.load_config(str(tiny)).optimizer, name="muon", newton_schulz_steps=4
     )
-    assert error_lines(str(tiny), "--config.optimizer.beta1=0.5")[0].startswith(
-        "--config.optimizer.beta1: no such field"
-    )
+    [line, *_] = error_lines(str(tiny), "--config.optimizer.beta1=0.5")
+    assert line.startswith("--config.optimizer.beta1: ")

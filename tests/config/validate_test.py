@@ -1,4 +1,5 @@
 import math
+import re
 from typing import Any
 
 import pytest
@@ -181,7 +182,7 @@ def test_values_at_the_limits_are_valid():
 @pytest.mark.parametrize(
     ("changes", "step", "words"),
     [
-        ({"score.at_steps": (99,)}, 98, "not scored at other steps"),
+        ({"score.at_steps": (99,)}, 98, "other steps"),
         ({"score.at_steps": (3, 99)}, 2, "scored, 3"),
         ({"score.at_epochs": (0.001, 0.1)}, 2, "scored, 1"),
         ({"score.at_epochs": (0.001, 0.1)}, 1, None),
@@ -232,9 +233,7 @@ def test_invalid_heads_do_not_hide_other_attention_requirements():
     broken = change(change(TINY, "compute.attention", "cudnn"), "model.heads", 3)
     first, second = problems(broken)
     assert first.startswith("model.heads=3: ")
-    assert second.startswith(
-        "compute.attention='cudnn': it needs model.dtype=bfloat16, not float32;"
-    )
+    assert re.match(r"compute\.attention='cudnn': .*model\.dtype=bfloat16\b.*\bfloat32;", second)
 
 
 @given(st.integers(-50, 50), st.integers(-50, 50), st.integers(-50, 50), st.integers(-50, 50))

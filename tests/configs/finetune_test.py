@@ -172,7 +172,7 @@ def test_changed_weights_are_refused(
         assert lm("run", *more) != 0
     finally:
         weights.write_bytes(original)
-    assert "have changed since the recipe was made" in capsys.readouterr().err
+    assert "have changed" in capsys.readouterr().err
 
 
 def test_the_base_is_scored_once_for_recipes_of_one_population(folder: Path, tmp_path: Path):

@@ -89,10 +89,10 @@ def test_the_chosen_number_of_samples_is_available(
     ):
         (folder / f"{name}.txt").write_text(text)
     c = load.load_config(f"own:{folder}")
-    assert "158 documents (left out: 4 without visible characters)" in capsys.readouterr().err
+    assert "158 documents (left out: 4 " in capsys.readouterr().err
     assert c.population.samples == 150
     sizes = dataclasses.replace(c.population, samples=156)
-    with pytest.raises(UserError, match="has only 155 documents that can be samples"):
+    with pytest.raises(UserError, match=r"\b155 documents"):
         build_population(c.corpus, c.tokenizer, sizes, tmp_path / "population")
     sizes = dataclasses.replace(c.population, samples=154)
     assert len(build_population(c.corpus, c.tokenizer, sizes, tmp_path / "population")) == 154
@@ -114,10 +114,10 @@ def test_the_format_follows_from_the_files(tmp_path: Path, capsys: pytest.Captur
     assert load.load_config(f"own:{path},column=body").corpus.source == "csv"
     assert "not read" not in capsys.readouterr().err
     assert load.load_config(f"own:{tmp_path}/texts").population.samples == 120
-    assert "not read: 1 .md files in the folder; " in capsys.readouterr().err
-    with pytest.raises(UserError, match=r"own_test.py has none of the suffixes .txt, "):
+    assert "not read: 1 .md " in capsys.readouterr().err
+    with pytest.raises(UserError, match=r"own_test\.py\b.*\.txt, "):
         load.load_config(f"own:{__file__}")
-    with pytest.raises(UserError, match=r"corpus.path='.*nowhere.csv': no such file"):
+    with pytest.raises(UserError, match=r"corpus.path='.*nowhere.csv': "):
         load.load_config(f"own:{tmp_path}/nowhere.csv")
 
 
@@ -134,26 +134,20 @@ def test_few_long_documents_are_split(tmp_path: Path, capsys: pytest.CaptureFixt
     assert problems(c) == []
     assert (c.corpus.split_documents, c.population.samples) == (True, 200)
     assert c.extract.samples == 100
-    assert "until there are 200 pieces, so not all may be used; a larger" in capsys.readouterr().err
+    assert "200 pieces" in capsys.readouterr().err
 
 
 def test_too_few_texts_are_refused(tmp_path: Path):
     folder = write_texts(tmp_path / "texts", 20, 60)
-    with pytest.raises(
-        UserError, match=r"20 distinct documents with \d+ pieces of 384 characters .* add texts"
-    ):
+    with pytest.raises(UserError, match=r"\b20 distinct\b.* \d+ pieces\b.* 384 .*add texts"):
         load.load_config(f"own:{folder}")
-    with pytest.raises(
-        UserError, match=r"--config=own: the path of the texts is missing; .*own:texts"
-    ):
+    with pytest.raises(UserError, match=r"--config=own: .*missing; .*own:texts"):
         load.load_config("own")
 
 
 def test_a_comma_in_the_path_is_named_as_the_cause(tmp_path: Path):
     folder = write_texts(tmp_path / "a, b", 1, 1)
-    with pytest.raises(
-        UserError, match=r": the path ends at the first comma, and .*/a does not exist"
-    ):
+    with pytest.raises(UserError, match=r": .*first comma.*/a "):
         load.load_config(f"own:{folder},cpu")
 
 
@@ -165,9 +159,7 @@ def test_many_characters_fit_into_the_vocabulary(tmp_path: Path):
     c = load.load_config(f"own:{path},column=body")
     assert (c.corpus.source, c.corpus.column, c.population.samples) == ("jsonl", "body", 200)
     train_vocabulary(c)
-    with pytest.raises(
-        UserError, match=r"corpus.column='text': no such column in .*choose one of body"
-    ):
+    with pytest.raises(UserError, match=r"corpus.column='text': .*\bbody"):
         load.load_config(f"own:{path}")
 
 
@@ -224,8 +216,9 @@ def test_texts_are_read_once_until_they_change(
     (folder / "7.txt").write_text("Another text of another length.")
     load.load_config(f"own:{folder}")
     assert num_reads == 2
-    (folder / "8.txt").write_text("A change after the sizes were chosen.")
-    assert "A change after the sizes were chosen." in read(first.corpus).texts
+    change = "A change after the sizes were chosen."
+    (folder / "8.txt").write_text(change)
+    assert change in read(first.corpus).texts
     assert num_reads == 3
     [damaged, *_] = (cache / "lm_mia" / "files").iterdir()
     for path in (cache / "lm_mia" / "files").iterdir():
