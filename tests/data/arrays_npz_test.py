@@ -76,7 +76,7 @@ def test_changed_values_are_noticed(tmp_path, monkeypatch, save, mapped_bytes):
     content[4000] ^= 1
     path.write_bytes(content)
     opened = open_arrays(path)
-    with pytest.raises(UserError, match=r"a.npz: array 'loss': its values are damaged \(.*\);"):
+    with pytest.raises(UserError, match=r"a.npz: array 'loss': .*damaged"):
         opened["loss"].array()
 
 
@@ -88,27 +88,27 @@ STORED, DEFLATED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
     ("members", "compression", "problem"),
     [
         ([], STORED, "holds no arrays"),
-        ([("a.txt", b"text")], STORED, "holds 'a.txt', which is not an array"),
-        ([("folder/", b"")], STORED, "holds 'folder/', which is not an array"),
-        ([("a.npy", NPY), ("a.npy", NPY)], STORED, "holds 2 arrays named 'a'; names must be"),
+        ([("a.txt", b"text")], STORED, "'a.txt'.* not an array"),
+        ([("folder/", b"")], STORED, "'folder/'.* not an array"),
+        ([("a.npy", NPY), ("a.npy", NPY)], STORED, "2 arrays named 'a'; "),
         ([("a.npy", npy(np.array([{}, None]), allow_pickle=True))], STORED, "pickled Python"),
-        ([("a.npy", npy(np.zeros(2, "f4,i4")))], STORED, "records of several fields"),
-        ([("a.npy", npy(np.zeros((2, 0))))], STORED, r"is empty, of shape \(2, 0\)"),
+        ([("a.npy", npy(np.zeros(2, "f4,i4")))], STORED, "several fields"),
+        ([("a.npy", npy(np.zeros((2, 0))))], STORED, r"empty.* \(2, 0\)"),
         (
             [("a.npy", NPY[:-8])],
             STORED,
-            r"shape \(3,\) of float64 takes 24 bytes, but there are 16;",
+            r"\(3,\) of float64 .*24 bytes\b.*\b16;",
         ),
-        ([("a.npy", NPY + b"12345678")], STORED, "takes 24 bytes, but there are 32;"),
+        ([("a.npy", NPY + b"12345678")], STORED, r"24 bytes\b.*\b32;"),
         ([("a.npy", declared((2**40, 2**7)))], DEFLATED, "takes 562,949,953,421,312 bytes, but"),
-        ([("a.npy", declared((-1,)))], STORED, r"header is damaged \(shape \(-1,\)\)"),
+        ([("a.npy", declared((-1,)))], STORED, r"header .*damaged \(.*\(-1,\)\)"),
         ([("a.npy", declared((2**60, 2**60)))], STORED, "header is damaged"),
         ([("a.npy", declared((1,), "<q9"))], STORED, "header is damaged"),
-        ([("a.npy", b"\x93NUMPY\x03\x00" + NPY[8:])], STORED, "version 3.0 of the format"),
+        ([("a.npy", b"\x93NUMPY\x03\x00" + NPY[8:])], STORED, r"version 3\.0 "),
         ([("a.npy", b"no array")], STORED, "header is damaged"),
         ([("a.npy", b"")], STORED, "header is damaged"),
-        ([("a.npy", NPY)], zipfile.ZIP_BZIP2, "not compressed by deflate"),
-        ([("a.npy", NPY)], zipfile.ZIP_LZMA, "not compressed by deflate"),
+        ([("a.npy", NPY)], zipfile.ZIP_BZIP2, "by deflate"),
+        ([("a.npy", NPY)], zipfile.ZIP_LZMA, "by deflate"),
     ],
 )
 def test_invalid_arrays(tmp_path, members, compression, problem):
@@ -140,7 +140,7 @@ def test_what_does_not_fit_into_memory_is_refused(tmp_path, monkeypatch):
     np.savez_compressed(path, constant=np.zeros(2**20))
     assert open_arrays(path)["constant"].array().shape == (2**20,)
     monkeypatch.setattr(array_reader, "memory_bytes", lambda: 2**22)
-    with pytest.raises(UserError, match="over half of this machine's memory; save it"):
+    with pytest.raises(UserError, match="machine's memory; "):
         open_arrays(path)
     np.savez(path, constant=np.zeros(2**20))
     assert open_arrays(path)["constant"].shape == (2**20,)  # mapped: no limit
@@ -162,9 +162,9 @@ def test_encrypted_arrays_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"", "the file is empty"),
-        (b"score,member\n1,0\n", "is not an npz file"),
-        (NPY, r"is a single array without a name \(.npy\)"),
+        (b"", "file is empty"),
+        (b"score,member\n1,0\n", "not an npz"),
+        (NPY, r"single array .*\(.npy\)"),
         (b"PK\x03\x04" + bytes(100), "truncated or damaged"),
     ],
 )
@@ -190,7 +190,7 @@ def test_truncated_file_folder_and_unreadable_file(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("pathlib.Path.open", refuse)
-    with pytest.raises(UserError, match=r"cannot be read \(Permission denied\); check the file"):
+    with pytest.raises(UserError, match=r"\(Permission denied\)"):
         open_arrays(path)
 
 
@@ -206,15 +206,15 @@ def test_real_numbers(monkeypatch, order):
     )
     with pytest.raises(UserError, match=match):
         check_real(loss, "f: loss")
-    with pytest.raises(UserError, match=r"such as 10 at .*: the values must be below 10 in"):
+    with pytest.raises(UserError, match=r"\b10 at .*: .*\bbelow 10 "):
         check_real(np.arange(24).reshape(4, 6, order=order), "f: loss", limit=10)
 
 
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
-        (["1", "2"], "holds strings; save it as numbers"),
-        ([True, False], "holds booleans; save it as numbers"),
+        (["1", "2"], "holds strings; "),
+        ([True, False], "holds booleans; "),
         ([1j], "holds complex numbers"),
         (np.array(["2020-01-01"], "M8[D]"), "holds dates"),
     ],
@@ -234,10 +234,10 @@ def test_membership(dtype):
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
-        ([0, 1, -1], r"1 invalid value, -1 at row 3: membership must be 0 or 1 for every sample"),
-        ([0.0, np.nan, 0.5], "2 invalid values, such as nan at row 2"),
+        ([0, 1, -1], r"1 invalid value, -1 at row 3\b"),
+        ([0.0, np.nan, 0.5], r"2 invalid values\b.* nan at row 2\b"),
         (np.array([0, 1, 2], np.uint8).view(bool), "1 invalid value, 2 at row 3"),
-        (["yes", "no"], "holds strings; save membership as booleans, or as 0 and 1"),
+        (["yes", "no"], "holds strings; .*membership"),
     ],
 )
 def test_invalid_membership(values, problem):

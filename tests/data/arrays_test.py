@@ -208,7 +208,7 @@ def test_bfloat16_in_an_npz_file_is_named(tmp_path: Path):
 
 
 def test_ragged_lists_are_named():
-    with pytest.raises(UserError, match="'loss_MxN' is not an array"):
+    with pytest.raises(UserError, match="'loss_MxN' "):
         open_arrays({"loss_MxN": [[1.0, 2.0], [1.0]]})
 
 
@@ -265,11 +265,11 @@ def test_names_are_strings(values: list[Any], names: list[str]):
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
-        ([1.5, 2.0], "holds fractions, such as 1.5"),
-        ([1e17, 2.0], "last digits are lost"),
-        (["a", None], "missing in 1 rows, such as row 2"),
+        ([1.5, 2.0], r"fractions\b.*\b1\.5"),
+        ([1e17, 2.0], "last digits"),
+        (["a", None], r"missing\b.*\b1\b.*\brow 2\b"),
         ([b"a", b"b"], "holds bytes"),
-        ([[1], [2]], "nested values|values of type list"),
+        ([[1], [2]], "nested values|type list"),
     ],
 )
 def test_names_that_are_none_are_refused(values: list[Any], problem: str):
@@ -298,28 +298,28 @@ def test_compressed_files_that_do_not_fit_are_refused(
         file.write('{"score": 1}\n' * 100_000)
     monkeypatch.setattr(reader, "memory_bytes", lambda: 2**22)
     for path in (csv, rows):
-        with pytest.raises(UserError, match="more than half of this machine's memory"):
+        with pytest.raises(UserError, match="machine's memory"):
             open_arrays(path)
 
 
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
-        ("a.csv", b"PK\x03\x04" + bytes(40), "is a zip file"),
+        ("a.csv", b"PK\x03\x04" + bytes(40), "zip file"),
         ("a.csv", gzip.compress(b"a,b\n1,2\n", mtime=0), "compressed by gzip"),
-        ("a.csv.gz", b"a,b\n1,2\n", "not a valid csv|cannot be read"),
+        ("a.csv.gz", b"a,b\n1,2\n", "valid csv|be read"),
         (
             "a.csv.gz",
             gzip.compress(b"a,b\n1,2\n" * 999, mtime=0)[:-20],
-            "not a valid csv|cannot be read",
+            "valid csv|be read",
         ),
         ("a.jsonl.zst", b"{}", "cannot be read"),
-        ("a.parquet", b"PAR1", "not a valid parquet"),
-        ("a.arrow", b"ARROW1\0\0" + bytes(60), "not a readable file of Arrow"),
+        ("a.parquet", b"PAR1", "valid parquet"),
+        ("a.arrow", b"ARROW1\0\0" + bytes(60), "file of Arrow"),
         ("a.npy", b"\x93NUMPY", "single array"),
         ("a.txt", b"score", "must end in"),
         ("a.gz", b"\x1f\x8b", "must end in"),
-        ("a.nc", b"CDF", "xarray cannot read it"),
+        ("a.nc", b"CDF", "xarray cannot read"),
         ("a.csv", b"score,member\n1,\x1b[31m\n", "\\?|holds strings"),
     ],
 )

@@ -1,6 +1,7 @@
 """Reuse of a population whose files of texts have changed since it was built."""
 
 import os
+import re
 from pathlib import Path
 
 from docstring_corpus import PIECES, SIZES, source
@@ -23,7 +24,8 @@ def test_texts_that_changed_later_are_reported(tmp_path: Path, source: config.Co
     (texts / "000.txt").unlink()
     again = build.build_population(source, PIECES, SIZES, built.folder, log=messages.append)
     assert again.sha256 == built.sha256
-    assert messages == [
-        f"corpus: 000.txt and 1 more in {texts} changed after the population in {built.folder} was built, which still "
-        "has the earlier texts; to use the present ones, choose another --workdir"
-    ]
+    [message] = messages
+    assert re.match(
+        rf"corpus: 000\.txt and 1 more in {texts} changed .*{built.folder} .*--workdir$",
+        message,
+    )

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -89,13 +90,11 @@ def test_population_of_c4(source: config.Corpus, built: Population):
     assert np.load(built.folder / "document_frequency.npy")[2] == 300
     lines = build.describe(built)
     assert lines[0].startswith("corpus: 3000 documents, sha256 ")
-    assert lines[-2].startswith("validation: 100 held-out samples, sha256 ")
-    assert lines[-1].startswith(
-        f"draw: {looked} documents, {looked - 1100} left out: {short} too short or without tokens; "
-    )
-    assert lines[-1].endswith(
-        f"; {same_prefix} with the same first 10 tokens as an earlier document"
-    )
+    assert lines[-2].startswith("validation: 100 ")
+    left_out = re.match(r"draw: (\d+) documents, (\d+) left out: (\d+) too short", lines[-1])
+    assert left_out is not None
+    assert [*map(int, left_out.groups())] == [looked, looked - 1100, short]
+    assert re.search(rf"; {same_prefix} with the same first 10 tokens", lines[-1])
     provenance = built.manifest["provenance"]
     lengths = [len(spm.encode(TEXTS[i])) for i in expected[:1000]]
     text = {"documents": 1000, "document_tokens": sum(lengths)}
@@ -107,7 +106,7 @@ def test_finished_populations_do_not_need_the_corpus(
     tmp_path: Path, source: config.Corpus, built: Population
 ):
     gone = dataclasses.replace(source, path=str(tmp_path / "gone"))
-    with pytest.raises(UserError, match=r"corpus.path=.*: the population in .* was built with"):
+    with pytest.raises(UserError, match=r"corpus.path=.*: .*\bbuilt with"):
         build.build_population(gone, PIECES, SIZES, built.folder)
     assert build.build_population(source, PIECES, SIZES, built.folder).sha256 == built.sha256
 
@@ -148,7 +147,7 @@ def test_damaged_corpus_files_are_named(
     if when == "samples":
         pieces = config.Tokenizer(str(built.folder / "tokenizer.model"), 60)
     broken = dataclasses.replace(source, path=str(tmp_path))
-    with pytest.raises(UserError, match=r"a record of c4-train.array_record-00001-of-00002 in"):
+    with pytest.raises(UserError, match=r"record of c4-train.array_record-00001-of-00002 "):
         build.build_population(broken, pieces, config.Population(20, 0, 32), tmp_path / "p")
 
 
@@ -207,10 +206,10 @@ def test_killed_builds_resume(
 
     monkeypatch.setattr(tokenize, "_PART", 150)
     population = build.build_population(source, PIECES, SIZES, folder, kill_one, messages.append)
-    assert messages[0] == "vocabulary: reusing the vocabulary that an earlier command trained"
+    assert messages[0].startswith("vocabulary: reusing ")
     assert messages[1].startswith("population: reusing ")
-    assert messages[1].endswith(" parts, tokenized by an earlier command")
-    assert "a process ended with code -9; the part that it was tokenizing" in "\n".join(messages)
+    assert messages[1].endswith("by an earlier command")
+    assert "code -9; " in "\n".join(messages)
     assert content(population.folder) == content(built.folder)
     assert not (folder.parent / ".population.unfinished").exists()
 

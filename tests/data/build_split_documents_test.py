@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import re
 import zlib
 from pathlib import Path
 from typing import Any
@@ -189,9 +190,9 @@ def test_counts_and_share_of_the_text(tmp_path: Path):
     left_out = counts["too_short"] + counts["identical_token_sequences"]
     assert counts["pieces"] == 300 + left_out
     lines = build.describe(written)
-    assert lines[2].startswith(f"population: 300 samples, which are pieces of {len(drawn)} docu")
-    assert lines[3].startswith(f"text: the samples contain {100 * used.share:.3g}% of the text")
-    assert lines[3].endswith("in pieces equal to others, or not needed")
+    assert re.match(rf"population: 300 samples\b.*\b{len(drawn)} documents", lines[2])
+    assert re.match(rf"text: .*\b{100 * used.share:.3g}% ", lines[3])
+    assert lines[3].endswith("not needed")
     assert f"draw: {counts['documents']} documents in {counts['pieces']} pieces, " in lines[-1]
     assert open_population(tmp_path / "p").has_split_documents
 
@@ -248,7 +249,7 @@ def test_held_out_samples_need_other_documents(tmp_path: Path):
     texts = [(" ".join(TEXTS), "all", "")]
     fields = config.Population(100, 0, length_tokens=32, validation_samples=10)
     spec = build.PopulationSpec(fields, MODEL, 30, split_documents=True)
-    with pytest.raises(UserError, match=r"validation_samples=10: .* only 0 pieces that can be"):
+    with pytest.raises(UserError, match=r"validation_samples=10: .*\b0 pieces"):
         build.write_population(tmp_path / "p", texts, spec)
     alone = dataclasses.replace(fields, validation_samples=0)
     spec = dataclasses.replace(spec, population=alone)
@@ -281,9 +282,9 @@ def test_few_files_are_enough(tmp_path: Path, corpus: config.Corpus):
     assert (built.column("chars")[built.lengths_N < 32] >= 30).all()
     assert built.manifest["settings"]["corpus.split_documents"] is True
     whole = dataclasses.replace(corpus, split_documents=False)
-    with pytest.raises(UserError, match=r"population.samples=64: the corpus has only 12 documents"):
+    with pytest.raises(UserError, match=r"population.samples=64: .*\b12 documents"):
         build_from_files(tmp_path / "q", whole)
-    with pytest.raises(UserError, match=r"corpus.split_documents=False: .* built with True"):
+    with pytest.raises(UserError, match=r"corpus.split_documents=False: .*\bTrue"):
         build_from_files(tmp_path / "p", whole)
 
 

@@ -51,9 +51,7 @@ def test_vocabulary_of_a_sibling_population_is_reused(tmp_path: Path, source: co
     population = build.build_population(
         source, PIECES, sizes, tmp_path / "b", lambda *n: labels.append(n[0]), messages.append
     )
-    assert messages[:1] == [
-        f"vocabulary: reusing that of {tmp_path / 'a'}, which was trained on the same documents"
-    ]
+    assert messages[0].startswith(f"vocabulary: reusing that of {tmp_path / 'a'}, ")
     assert "train tokenizer" not in labels
     alone = build.build_population(source, PIECES, sizes, tmp_path / "alone" / "b")
     assert content(population.folder) == content(alone.folder)

@@ -67,13 +67,13 @@ def test_texts_are_numbered() -> None:
 @pytest.mark.parametrize(
     ("column", "problem"),
     [
-        ([1.0, None, float("nan")], "is missing in 2 rows, such as row 2"),
+        ([1.0, None, float("nan")], r"missing\b.*\b2\b.*\brow 2\b"),
         ([1.0, float("inf"), 2], "1 invalid value, inf at row 2"),
-        (["a", "", None], "is missing in 2 rows, such as row 2"),
-        (pa.array([1, None, 3], pa.date32()), "is missing in 1 rows, such as row 2"),
-        ([f"s{i}" for i in range(51)], "51 distinct strings; a category may have at most 50"),
-        ([[1], [2]], "holds values of type list"),
-        (pa.array([None, None]), "is missing in 2 rows"),
+        (["a", "", None], r"missing\b.*\b2\b.*\brow 2\b"),
+        (pa.array([1, None, 3], pa.date32()), r"missing\b.*\b1\b.*\brow 2\b"),
+        ([f"s{i}" for i in range(51)], r"51 distinct strings\b.*\b50\b"),
+        ([[1], [2]], "type list"),
+        (pa.array([None, None]), r"missing\b.*\b2 rows"),
     ],
 )
 def test_bad_covariates(column: object, problem: str) -> None:
@@ -84,9 +84,9 @@ def test_bad_covariates(column: object, problem: str) -> None:
 @pytest.mark.parametrize(
     ("column", "problem"),
     [
-        ([1, 2], "must hold the text of each sample"),
-        (["a", ""], "is missing in 1 rows"),
-        ([b"caf\xe9", b"tea"], "holds bytes; save the texts as UTF-8"),
+        ([1, 2], "must hold the text"),
+        (["a", ""], r"missing\b.*\b1 rows"),
+        ([b"caf\xe9", b"tea"], "holds bytes; .*UTF-8"),
         (pa.array([None, None]), "is empty"),
     ],
 )

@@ -72,5 +72,5 @@ def test_reading_does_not_import_packages():
 def test_versions_cover_every_package():
     versions = docstrings.versions()
     assert set(versions) == set(docstrings.PACKAGES)
-    with pytest.raises(UserError, match="no-such-package is not installed"):
+    with pytest.raises(UserError, match=r"no-such-package .*installed"):
         docstrings.versions(["no-such-package"])

@@ -1,6 +1,7 @@
 import gzip
 import itertools
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -41,7 +42,8 @@ def content(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.process)])
 def test_tfds_opens_converted_files(tmp_path: Path, pattern: str, processes: int):
     messages = convert(pattern, tmp_path / "out", processes)
-    assert messages == [f"C4: converted 4 files to {tmp_path}/out/c4/en/3.1.0"]
+    [message] = messages
+    assert re.fullmatch(rf"C4: .*\b4 files\b.* {tmp_path}/out/c4/en/3\.1\.0", message)
     names = [f"c4-train.array_record-{k:05d}-of-00003" for k in range(3)]
     names.append("c4-validation.array_record-00000-of-00001")
     assert list(content(tmp_path / "out/c4/en/3.1.0")) == [
@@ -116,9 +118,8 @@ def test_finished_conversion_is_reused(tmp_path: Path, pattern: str):
     convert(pattern, tmp_path / "out")
     before = content(tmp_path / "out/c4/en/3.1.0")
     messages = convert(pattern, tmp_path / "out")
-    assert messages == [
-        f"C4: reusing {tmp_path}/out/c4/en/3.1.0, converted from these 4 files by an earlier command"
-    ]
+    [message] = messages
+    assert re.match(rf"C4: reusing {tmp_path}/out/c4/en/3\.1\.0\b.*\b4 files", message)
     assert content(tmp_path / "out/c4/en/3.1.0") == before
     assert [p.name for p in (tmp_path / "out/c4/en").iterdir() if p.suffix != ".lock"] == ["3.1.0"]
 
@@ -202,8 +203,8 @@ def test_killed_conversion_resumes(tmp_path: Path, pattern: str):
         done = run(moment)
         assert done.returncode == -9
         assert not (tmp_path / "out/c4/en/3.1.0").exists()
-    assert "C4: 1 of 4 files were converted by an earlier command" in done.stdout
-    assert run("never").stdout == f"C4: converted 4 files to {tmp_path}/out/c4/en/3.1.0\n"
+    assert "C4: 1 of 4 " in done.stdout
+    assert re.fullmatch(rf"C4: .*\b4 files .*{tmp_path}/out/c4/en/3\.1\.0\n", run("never").stdout)
     convert(pattern, tmp_path / "whole")
     converted = content(tmp_path / "out/c4/en/3.1.0")
     assert converted == content(tmp_path / "whole/c4/en/3.1.0")
@@ -234,7 +235,7 @@ def test_conversion_resumes_after_all_processes_are_killed(tmp_path: Path):
     finished = len(list(unfinished.glob("*.made.json")))
     assert 1 <= finished < 4
     messages = convert(pattern, tmp_path / "out", 2)
-    assert messages[0] == f"C4: {finished} of 4 files were converted by an earlier command"
+    assert messages[0].startswith(f"C4: {finished} of 4 ")
     records = c4.open_records(str(tmp_path / "out"))
     assert [t for t, *_ in records.select(np.arange(len(records)))] == [*itertools.chain(*big)]
     converted = content(tmp_path / "out/c4/en/3.1.0")
@@ -263,7 +264,7 @@ def test_command_converts_and_builds_the_population(
     argv = [f"--config={tmp_path}/c.py:{tmp_path}/out", f"--workdir={tmp_path}/work"]
     assert cli.main(["corpus", *argv, f"--from-hf-shards={pattern}"]) == 0
     err = capfd.readouterr().err
-    assert f"C4: converted 4 files to {tmp_path}/out/c4/en/3.1.0" in err
+    assert re.search(rf"C4: .*\b4 files .*{tmp_path}/out/c4/en/3\.1\.0", err)
     assert "corpus: 20 documents, sha256 " in err
     [population] = (tmp_path / "work" / "populations").glob("[!.]*")
     assert len(open_population(population)) == 16

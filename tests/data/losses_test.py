@@ -99,11 +99,11 @@ def test_long_tables_without_ids_have_samples_in_order():
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (lambda t: t.iloc[1:], "no row for 1 pairs"),
-        (lambda t: pd.concat([t, t.iloc[:2]]), "more than one row for 2 pairs"),
-        (lambda t: t.assign(tokens=np.arange(len(t))), "several values for the sample"),
-        (lambda t: t.assign(role=np.arange(len(t)) % 2), "a model has several roles"),
-        (lambda t: t.assign(member="maybe"), "holds strings, such as 'maybe'"),
+        (lambda t: t.iloc[1:], r"no row\b.*\b1 pairs"),
+        (lambda t: pd.concat([t, t.iloc[:2]]), r"one row\b.*\b2 pairs"),
+        (lambda t: t.assign(tokens=np.arange(len(t))), "several values"),
+        (lambda t: t.assign(role=np.arange(len(t)) % 2), "several roles"),
+        (lambda t: t.assign(member="maybe"), "holds strings.* 'maybe'"),
         (lambda t: t.drop(columns="member"), "no column 'member'"),
     ],
 )

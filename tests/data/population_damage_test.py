@@ -50,7 +50,7 @@ def test_a_changed_manifest_is_refused(written: Population, tmp_path: Path):
     (folder / "manifest.json").write_bytes(
         (json.dumps(changed, indent=2, sort_keys=True) + "\n").encode()
     )
-    with pytest.raises(UserError, match=r"manifest.json: the content has been changed"):
+    with pytest.raises(UserError, match=r"manifest\.json: .*changed"):
         open_population(folder, verify=False)
 
 
@@ -59,7 +59,7 @@ def test_every_file_is_verified(tmp_path: Path):
     for name in population.manifest["files"]:
         raw = (tmp_path / "p" / name).read_bytes()
         (tmp_path / "p" / name).write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
-        with pytest.raises(UserError, match=f"p/{name}: the content does not match"):
+        with pytest.raises(UserError, match=f"p/{name}: .*not match"):
             open_population(tmp_path / "p")
         (tmp_path / "p" / name).write_bytes(raw)
     open_population(tmp_path / "p")
@@ -124,7 +124,7 @@ def test_kills_leave_a_complete_population_or_none(
         code, output = run_killed(folder, moment)
         assert code == -9
         assert [p.name for p in tmp_path.iterdir()] == [".p.unfinished"]
-    assert output.startswith("population: reusing 5 of 5 parts, tokenized by an earlier command")
+    assert output.startswith("population: reusing 5 of 5 ")
     assert run_killed(folder, "after")[0] == -9
     assert [p.name for p in tmp_path.iterdir()] == ["p"]
     assert run_killed(tmp_path / "q", "never")[0] == 0

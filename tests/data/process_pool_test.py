@@ -64,17 +64,17 @@ def test_tasks_of_dead_processes_run_again(tmp_path: Path):
 
 @pytest.mark.process
 def test_a_task_that_kills_two_processes_fails():
-    with pytest.raises(UserError, match=r"ended with code -9 twice at the same task .*again"):
+    with pytest.raises(UserError, match=r"code -9 twice\b.*again"):
         list(process_pool.run_tasks(pool_tasks.die, range(6), 2))
 
 
 @pytest.mark.process
 def test_errors_of_tasks_are_raised():
-    with pytest.raises(UserError, match=r"^path=x: broken; mend it$"):
+    with pytest.raises(UserError, match=r"^path=x: broken; mend$"):
         list(process_pool.run_tasks(pool_tasks.fail, [0, 1], 2))
-    with pytest.raises(RuntimeError, match=r"(?s)in fail\n.*ZeroDivisionError: by nought"):
+    with pytest.raises(RuntimeError, match=r"(?s)in fail\n.*ZeroDivisionError: "):
         list(process_pool.run_tasks(pool_tasks.fail, [0, 2], 2))
-    with pytest.raises(UserError, match=r"^path=x: broken; mend it$"):
+    with pytest.raises(UserError, match=r"^path=x: broken; mend$"):
         list(process_pool.run_tasks(pool_tasks.fail, [0, 1], 1))
 
 

@@ -144,51 +144,51 @@ def test_parquet_files_are_read(tmp_path: Path, kind: pa.DataType):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("x.txt", b"fine\n\xff", r"none of the 1 file\(s\) is UTF-8, such as x.txt; convert them"),
-        ("x.txt", b" \n", r"corpus.path=.*all 1 texts of 1 file\(s\) in .* are empty"),
-        ("x.jsonl", b"", r"corpus.path=.*: the 1 file\(s\) have no texts: they are empty or end"),
+        ("x.txt", b"fine\n\xff", r"\b1 file\(s\) is UTF-8\b.*\bx\.txt; "),
+        ("x.txt", b" \n", r"corpus.path=.*all 1 texts .* empty"),
+        ("x.jsonl", b"", r"corpus.path=.*: .*\b1 file\(s\) .*no texts"),
         (
             "x.csv",
             b"text,id\n",
-            r"corpus.path=.*: the 1 file\(s\) have no texts: they are empty or",
+            r"corpus.path=.*: .*\b1 file\(s\) .*no texts",
         ),
-        ("x.jsonl", b'{"text": "a"}\n{"text": ', r"x.jsonl, line 2: not JSON \(.* column 10\)"),
-        ("x.jsonl", b'{"text": "a"}\n\xff\n', r"x.jsonl, line 2: not UTF-8"),
-        ("x.jsonl", b'{"text": "\\ud800"}\n', r"x.jsonl, line 1: not UTF-8 \(surrogates"),
-        ("x.jsonl", b"[1]\n", r"x.jsonl, line 1: a JSON array, .*jq -c '.\[\]'"),
-        ("x.jsonl", b'{"text": "a"}\n[1]\n', r"x.jsonl, line 2: not a JSON object"),
-        ("x.json", b'[{"text": "a"},\n{"text": "b"}]', r"x.json, line 1: a JSON array, .*jq -c"),
-        ("x.json", b'\n{\n "text": "a"\n}\n', r"x.json, line 2: only the beginning of a JSON obj"),
-        ("x.jsonl", b'{"text": "a" "b"}\n{}\n', r"x.jsonl, line 1: not JSON \(.* column 14\)"),
-        ("x.jsonl", b'{"text": ""}\n{"n": %s}' % (b"9" * 5000), r"x.jsonl, line 2: .* integer of"),
-        ("x.jsonl", b'{"text": ""}\n' + b"[" * 100_000, r"x.jsonl, line 2: .* nested too deeply"),
-        ("x.jsonl", b'{"text": 5}\n', r"x.jsonl, line 1: column 'text' is not a string"),
+        ("x.jsonl", b'{"text": "a"}\n{"text": ', r"x.jsonl, line 2: .*JSON \(.*column 10\)"),
+        ("x.jsonl", b'{"text": "a"}\n\xff\n', r"x.jsonl, line 2: .*UTF-8"),
+        ("x.jsonl", b'{"text": "\\ud800"}\n', r"x.jsonl, line 1: .*UTF-8 \(surrogates"),
+        ("x.jsonl", b"[1]\n", r"x.jsonl, line 1: .*JSON array, .*jq -c '.\[\]'"),
+        ("x.jsonl", b'{"text": "a"}\n[1]\n', r"x.jsonl, line 2: .*JSON object"),
+        ("x.json", b'[{"text": "a"},\n{"text": "b"}]', r"x.json, line 1: .*JSON array, .*jq -c"),
+        ("x.json", b'\n{\n "text": "a"\n}\n', r"x.json, line 2: .*beginning\b.*\bJSON"),
+        ("x.jsonl", b'{"text": "a" "b"}\n{}\n', r"x.jsonl, line 1: .*JSON \(.*column 14\)"),
+        ("x.jsonl", b'{"text": ""}\n{"n": %s}' % (b"9" * 5000), r"x.jsonl, line 2: .*integer"),
+        ("x.jsonl", b'{"text": ""}\n' + b"[" * 100_000, r"x.jsonl, line 2: .*nested"),
+        ("x.jsonl", b'{"text": 5}\n', r"x.jsonl, line 1: .*'text' .*string"),
         (
             "x.jsonl",
             b'{"a": "", "b": 2}',
-            r"corpus.column='text': no such .* line 1; choose one of a, b",
+            r"corpus.column='text': .* line 1; .*\ba, b$",
         ),
-        ("x.jsonl", b'{"text": ""}\n{"text": null}', r"corpus.column='text': all 2 texts .*empty"),
-        ("x.jsonl.gz", b"\x1f\x8bplain", r"x.jsonl.gz, line 1: not a valid gzip file"),
-        ("x.txt", gzip.compress(b"a" * 99, mtime=0)[:-9], r"x.txt, line 1: not a valid gzip file"),
-        ("x.txt", b"PK\x03\x04", r"x.txt is a zip file; decompress or remove it"),
-        ("x.jsonl.zst", zstd(b'{"text": "a"}\n')[:-5], r"x.jsonl.zst, line 1: not a valid zstd"),
-        ("x.csv", b'n,text\n1,"a\nb"\n2,c,d\n', r"x.csv, line 4: 3 fields, but the header has 2"),
-        ("x.csv", b'n,text\n1,"a\nb"\n2,"c\nd', r"x.csv, line 4: not CSV \(unexpected end of"),
-        ("x.csv", b'text\n"a" b\n', r"x.csv, line 2: not CSV"),
-        ("x.csv", b"text\na\ncaf\xe9\n", r"x.csv, line 3: not UTF-8"),
+        ("x.jsonl", b'{"text": ""}\n{"text": null}', r"corpus.column='text': .*\b2 texts .*empty"),
+        ("x.jsonl.gz", b"\x1f\x8bplain", r"x.jsonl.gz, line 1: .*gzip"),
+        ("x.txt", gzip.compress(b"a" * 99, mtime=0)[:-9], r"x.txt, line 1: .*gzip"),
+        ("x.txt", b"PK\x03\x04", r"x.txt .*zip file; "),
+        ("x.jsonl.zst", zstd(b'{"text": "a"}\n')[:-5], r"x.jsonl.zst, line 1: .*zstd"),
+        ("x.csv", b'n,text\n1,"a\nb"\n2,c,d\n', r"x.csv, line 4: 3 fields\b.*\b2\b"),
+        ("x.csv", b'n,text\n1,"a\nb"\n2,"c\nd', r"x.csv, line 4: .*CSV \(unexpected end"),
+        ("x.csv", b'text\n"a" b\n', r"x.csv, line 2: .*CSV"),
+        ("x.csv", b"text\na\ncaf\xe9\n", r"x.csv, line 3: .*UTF-8"),
         (
             "x.csv",
             b"n,body\n1,a\n",
-            r"corpus.column='text': no such .*x.csv; choose one of n, body",
+            r"corpus.column='text': .*x.csv; .*\bn, body$",
         ),
-        ("x.csv", b"text,text\na,b\n", r"corpus.column='text': 2 columns .*; rename all but one"),
+        ("x.csv", b"text,text\na,b\n", r"corpus.column='text': 2 columns .*; rename"),
         (
             "x.jsonl.gz",
             gzip.compress(b"{}" * 99, mtime=0)[:-9],
-            r"x.jsonl.gz, line 1: not a valid gzip",
+            r"x.jsonl.gz, line 1: .*gzip",
         ),
-        ("x.parquet", b"PAR1 no", r"x.parquet is not a valid parquet file"),
+        ("x.parquet", b"PAR1 no", r"x\.parquet .*valid parquet"),
     ],
 )
 def test_invalid_files_are_named(tmp_path: Path, name: str, content: bytes, message: str):
@@ -202,20 +202,20 @@ def test_invalid_files_are_named(tmp_path: Path, name: str, content: bytes, mess
 def test_invalid_parquet_columns_are_reported(tmp_path: Path):
     table = pa.table({"n": [1, 2], "empty": pa.nulls(2), "blank": ["", " "]})
     pq.write_table(table, tmp_path / "t.parquet")
-    with pytest.raises(UserError, match=r"column='text': no such .*choose one of n, empty, blank"):
+    with pytest.raises(UserError, match=r"column='text': .*\bn, empty, blank"):
         read("parquet", tmp_path)
-    with pytest.raises(UserError, match=r"corpus.column='n': the column has type int64 in"):
+    with pytest.raises(UserError, match=r"corpus.column='n': .*\bint64 "):
         read("parquet", tmp_path, "n")
     for column in ("empty", "blank"):
-        with pytest.raises(UserError, match=f"corpus.column='{column}': all 2 texts .* are empty"):
+        with pytest.raises(UserError, match=f"corpus.column='{column}': all 2 .* empty"):
             read("parquet", tmp_path, column)
 
 
 def test_missing_paths_are_reported(tmp_path: Path):
-    with pytest.raises(UserError, match=r"corpus.path='.*nowhere': no such file or folder"):
+    with pytest.raises(UserError, match=r"corpus.path='.*nowhere': "):
         read("text", tmp_path / "nowhere")
     for path in (tmp_path, tmp_path / "*.txt"):
-        with pytest.raises(UserError, match=r"corpus.path=.*: no matching file; "):
+        with pytest.raises(UserError, match=r"corpus.path=.*: .*matching file; "):
             read("text", path)
 
 
@@ -232,9 +232,7 @@ def test_unreadable_folders_are_named(tmp_path: Path, monkeypatch: pytest.Monkey
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
-    with pytest.raises(
-        UserError, match=r"locked cannot be read \(Permission denied\); check the f"
-    ):
+    with pytest.raises(UserError, match=r"locked .*\(Permission denied\)"):
         read("text", tmp_path)
 
 
@@ -245,7 +243,7 @@ def test_unreadable_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         raise PermissionError(13, "Permission denied", str(self))
 
     monkeypatch.setattr(Path, "open", refuse)
-    with pytest.raises(UserError, match=r"x.txt cannot be read \(.*Permission denied"):
+    with pytest.raises(UserError, match=r"x\.txt .*\(.*Permission denied"):
         read("text", tmp_path)
 
 
@@ -254,7 +252,7 @@ def test_json_lines_with_the_suffix_of_text_are_refused(tmp_path: Path):
         content = b'\n{"text": "one"}\n{"text": "two"}\n'
         path = tmp_path / name
         path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-        with pytest.raises(UserError, match=r"a JSON object in each line"):
+        with pytest.raises(UserError, match=r"JSON object"):
             texts.read("text", str(path), "text", lambda *_: None)
     for content in ('{"one": "object"}\n', "{\n{\n", '{"a": 1}\nand a text\n'):
         path = tmp_path / "b.txt"

@@ -133,22 +133,22 @@ def test_bert_has_its_own_post_processor():
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        (trained([]), "no tokens for the beginning and the end .*: <s> and </s>, .*; add them"),
-        (trained(["<s>"], "<s> $A"), r"its post_processor adds only <s>\)"),
-        (trained(["<pad>", "</s>"], "$A </s>"), "no tokens for the beginning"),
+        (trained([]), "no tokens .*<s> and </s>, .*; add"),
+        (trained(["<s>"], "<s> $A"), r"post_processor .*only <s>\)"),
+        (trained(["<pad>", "</s>"], "$A </s>"), "no tokens .*beginning"),
         (
             trained(["<a>", "<b>"], "<a> <b> $A"),
-            "puts 2 tokens before and 0 after a text, .*; give",
+            r"\b2 tokens before\b.*\b0 after\b.*; give",
         ),
         (
             trained([EOT], edit=lambda fields: fields["model"].update(dropout=0.1)),
-            "model.dropout=0.1 gives other tokens each time; set it to null",
+            r"model\.dropout=0\.1 .*\bnull",
         ),
-        (b'{"model_max_length": 1024}', "tokenizers cannot read it .*; give a tokenizer.json"),
-        (b"{", "tokenizers cannot read it .*EOF.*; give"),
-        (byte_level()[:3000], "tokenizers cannot read it .*; give"),
-        (b"\xef\xbb\xbf" + byte_level(), "tokenizers cannot read it .*; give"),
-        (b"[]", "sentencepiece cannot read it .*; give a .model file or a tokenizer.json"),
+        (b'{"model_max_length": 1024}', r"tokenizers cannot .*; give .*tokenizer\.json"),
+        (b"{", "tokenizers cannot .*EOF.*; give"),
+        (byte_level()[:3000], "tokenizers cannot .*; give"),
+        (b"\xef\xbb\xbf" + byte_level(), "tokenizers cannot .*; give"),
+        (b"[]", r"sentencepiece cannot .*\.model .*tokenizer\.json"),
     ],
 )
 def test_files_that_cannot_be_used_are_explained_in_a_line(
@@ -166,7 +166,7 @@ def test_texts_without_tokens_are_explained():
         fields["model"] = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "<none>"}
 
     tokenizer = load_tokenizer(trained([EOT], edit=edit))
-    with pytest.raises(UserError, match=r"cannot tokenize a text .*; give a tokenizer.json with"):
+    with pytest.raises(UserError, match=r"cannot tokenize .*; give .*tokenizer\.json"):
         tokenizer.encode("b")
 
 
@@ -186,7 +186,7 @@ def test_the_vocabulary_ends_at_the_largest_id():
     tokenizer = load_tokenizer(raw, 301)
     assert (tokenizer.bos_id, tokenizer.piece(299)) == (300, "")
     assert tokenizer.decode([299, *tokenizer.encode("a")]) == "a"
-    with pytest.raises(UserError, match=r"vocab_size=257: .* has 301 pieces; .*vocab_size=301"):
+    with pytest.raises(UserError, match=r"vocab_size=257: .*\b301 pieces; .*vocab_size=301"):
         load_tokenizer(raw, 257)
 
 
@@ -301,10 +301,10 @@ def test_a_damaged_file_is_named(tmp_path: Path):
     p = write(tmp_path / "p", unigram())
     path = p.folder / "tokenizer.json"
     path.write_bytes(path.read_bytes().replace(b"Unigram", b"unigram"))
-    with pytest.raises(UserError, match=r"p/tokenizer.json: the content does not match the hash"):
+    with pytest.raises(UserError, match=r"p/tokenizer\.json: .*not match"):
         open_population(p.folder)
     path.unlink()
-    with pytest.raises(UserError, match=r"p/tokenizer.json: the file is missing"):
+    with pytest.raises(UserError, match=r"p/tokenizer\.json: .*missing"):
         open_population(p.folder, verify=False)
 
 

@@ -69,7 +69,7 @@ def test_long_texts_are_used_completely():
 
 
 def test_error_names_the_largest_vocabulary():
-    with pytest.raises(UserError, match=r"tokenizer.vocab_size=99999: .* at most \d+") as caught:
+    with pytest.raises(UserError, match=r"tokenizer.vocab_size=99999: .*most \d+") as caught:
         train_tokenizer(TEXTS, 99_999)
     match = re.search(r"use at most (\d+)", str(caught.value))
     assert match is not None
@@ -80,25 +80,23 @@ def test_error_names_the_largest_vocabulary():
 
 
 def test_error_names_the_smallest_vocabulary():
-    with pytest.raises(UserError, match=r"tokenizer.vocab_size=9: .* at least (\d+)"):
+    with pytest.raises(UserError, match=r"tokenizer.vocab_size=9: .*least (\d+)"):
         train_tokenizer(TEXTS, 9)
 
 
 def test_given_files_are_checked(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     path = tmp_path / "t.model"
-    with pytest.raises(UserError, match=r"tokenizer.path='.*t.model': cannot be read"):
+    with pytest.raises(UserError, match=r"tokenizer.path='.*t.model': .*be read"):
         load_tokenizer(path)
-    with pytest.raises(UserError, match=r"tokenizer.path='.*': cannot be read"):
+    with pytest.raises(UserError, match=r"tokenizer.path='.*': .*be read"):
         load_tokenizer(tmp_path)
     for content in (b"", b"not a model", trained()[:1000]):
         path.write_bytes(content)
-        with pytest.raises(
-            UserError, match=r"tokenizer.path='.*t.model': sentencepiece cannot read it"
-        ):
+        with pytest.raises(UserError, match=r"tokenizer.path='.*t.model': sentencepiece "):
             load_tokenizer(path)
     path.write_bytes(trained())
     assert load_tokenizer(path, 500).vocab_size == 500
-    with pytest.raises(UserError, match=r"vocab_size=600: .* has 500 pieces; .*vocab_size=500"):
+    with pytest.raises(UserError, match=r"vocab_size=600: .*\b500 pieces; .*vocab_size=500"):
         load_tokenizer(path, 600)
     assert capfd.readouterr() == ("", "")
 
@@ -130,5 +128,5 @@ def test_samples_have_the_special_ids_of_a_given_model(tmp_path: Path):
 
 def test_a_model_without_bos_is_refused():
     t5 = sentencepiece_model(vocab_size=500, pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
-    with pytest.raises(UserError, match=r"the model has no <bos>, but .*; give a model that has"):
+    with pytest.raises(UserError, match=r"no <bos>, .*; give"):
         load_tokenizer(t5)

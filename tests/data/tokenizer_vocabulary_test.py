@@ -24,7 +24,7 @@ def test_vocabulary_of_documents_drawn_by_seed(monkeypatch: pytest.MonkeyPatch, 
     spm = tokenizer.train_on_corpus(CORPUS, 35, 80, 5, 0, lambda *n: seen.append(n))
     drawn = np.sort(seeds.draw(5, "tokenizer/documents", 300, 80))
     assert spm == train_tokenizer([TEXTS[i] for i in drawn], 35)
-    assert ("read documents for the vocabulary", 80, 80) in seen
+    assert any(line.startswith("read documents") and counts == [80, 80] for line, *counts in seen)
     assert tokenizer.train_on_corpus(CORPUS, 35, 80, 6, 0, no_progress) != spm
 
 
@@ -45,7 +45,7 @@ def test_a_number_of_documents_above_that_of_the_corpus_means_all():
 
 
 def test_a_corpus_of_short_documents_is_refused():
-    with pytest.raises(UserError, match=r"corpus.min_chars=9999: .* use a smaller number"):
+    with pytest.raises(UserError, match=r"corpus.min_chars=9999: .*smaller"):
         tokenizer.train_on_corpus(CORPUS, 35, 80, 5, 9_999, no_progress)
 
 
@@ -68,7 +68,7 @@ def test_reading_errors_are_raised(error: BaseException):
 
 
 def test_too_large_vocabulary_is_reported():
-    with pytest.raises(UserError, match=r"tokenizer.vocab_size=9999: the corpus supports at most"):
+    with pytest.raises(UserError, match=r"tokenizer.vocab_size=9999: .*most"):
         tokenizer.train_on_corpus(CORPUS, 9999, 100, 0, 0, no_progress)
 
 
@@ -76,7 +76,7 @@ def test_too_large_vocabulary_is_reported():
 def test_a_process_trains_the_same_vocabulary(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tokenizer, "_BATCH_CHARS", 1_000)
     assert tokenizer.train_apart(TEXTS, 35) == train_tokenizer(TEXTS, 35)
-    with pytest.raises(UserError, match=r"tokenizer.vocab_size=9999: the corpus supports at most"):
+    with pytest.raises(UserError, match=r"tokenizer.vocab_size=9999: .*most"):
         tokenizer.train_apart(TEXTS, 9999)
 
 

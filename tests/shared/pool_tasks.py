@@ -33,7 +33,7 @@ def die(task: int, report: Report) -> int:
 
 def fail(task: int, report: Report) -> int:
     if task == 1:
-        raise UserError("path=x: broken; mend it")
+        raise UserError("path=x: broken; mend")
     if task == 2:
         raise ZeroDivisionError("by nought")
     return task
