@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -112,7 +113,7 @@ def test_all_attacks_of_a_single_recipe_are_printed(
     [shrunk] = [row for row in rows if row[:1] == ["shrunk"]]
     assert shrunk[1:] == ["16", *"------"]
     assert rows.index(rmia) < rows.index(lira) < rows.index(shrunk)
-    assert any(line.startswith("TPR          at an FPR of 0.1") for line in table)
+    assert any(re.match(r"TPR .*\b0\.1$", line) for line in table)
 
 
 def test_a_reason_is_printed_if_there_are_too_few_references(
@@ -121,10 +122,8 @@ def test_a_reason_is_printed_if_there_are_too_few_references(
     # The tiny run has 4 references.
     workdir = tiny.copy(tmp_path / "w")
     [recipe] = plan(capsys, workdir, "--json")["recipes"]
-    reason = (
-        "there are 2 complete pairs of references; an extrapolation needs at least 4, one for each quarter of the "
-        "references"
-    )
+    reason = recipe["more_references"]["reason"]
+    assert re.match(r"there are 2 complete pairs\b.*\b4\b", reason)
     assert recipe["more_references"] == {
         "references": 4,
         "reason": reason,
@@ -132,7 +131,7 @@ def test_a_reason_is_printed_if_there_are_too_few_references(
         "hours": {},
     }
     out = plan(capsys, workdir)
-    assert out.endswith(f"tiny: no prediction for more references: {reason}\n")
+    assert re.search(rf"tiny: [^\n]*: {re.escape(reason)}\n$", out)
 
 
 def test_results_that_are_missing_are_not_computed(
@@ -170,6 +169,6 @@ def test_only_the_strongest_attack_of_several_recipes_is_printed():
         ["0.700", "0.800"],
     ]
     assert columns[-2:] == [["1 h 30 min", "1 h 30 min"], ["4,500 h", "4,500 h"]]
-    assert "new: no prediction for more references: there are too few" in notes
-    assert "TPR          at attack.focus_fpr of each recipe" in notes
-    assert any(note.startswith("attack       the one with the highest AUC") for note in notes)
+    assert any(note.startswith("new: ") and forecasts[1].reason in note for note in notes)
+    assert any("TPR" in note and "attack.focus_fpr" in note for note in notes)
+    assert any(note.startswith("attack  ") and "highest AUC" in note for note in notes)

@@ -82,7 +82,7 @@ def test_overrides_and_assumptions(file: str, capsys: pytest.CaptureFixture[str]
         assert b["train_flops"] == pytest.approx(3 * a["train_flops"])
         work = b["train_flops"] + b["score_flops"]
         assert b["chip_hours"] == pytest.approx(work / (0.2 * 1978e12 * 3600))
-    assert after["chip"]["name"] == "a chip of 1978 TFLOP/s"
+    assert "1978" in after["chip"]["name"]
     assert {r["speed"]["mfu_source"] for r in before["recipes"]} == {"measured"}
     assert {r["speed"]["mfu_source"] for r in after["recipes"]} == {"given"}
     unknown = planned(capsys, f"--config={file}", "--device=a100")["recipes"][0]["speed"]
@@ -107,10 +107,13 @@ def test_plan_is_printed_as_a_table(file: str, capsys: pytest.CaptureFixture[str
     assert any(line.startswith("size=10M") and " 10M " in line for line in lines)
     assert any(line.startswith("total") and " 22 " in line for line in lines)
     output = "\n".join(lines)
-    assert "of h100, 989 TFLOP/s of dense bfloat16, at an MFU of 0.213, measured on one" in output
-    assert "20 per sample on average, set by --tokens-per-sample" in output
-    assert "and at score points, for statistics that are requested later: 2.27 GB more" in output
-    assert "1 of 3 entries request models of a recipe that is already listed" in output
+    for numbers in (
+        r"\bh100, 989 TFLOP/s .*\b0\.213\b",
+        r"^.*\b20 .*--tokens-per-sample",
+        r"\b2\.27 GB more",
+        r"\b1 of 3 entries",
+    ):
+        assert re.search(numbers, output, re.MULTILINE)
 
 
 def test_verbose_prints_the_modules_of_each_architecture(
@@ -137,34 +140,30 @@ def test_mistakes_are_reported_without_output(
     plan = ("plan", f"--config={file}")
     assert wrong(capsys, "plan") == ["--config: missing; add --config=quickstart"]
     first, second = wrong(capsys, *plan, "--mfu=40", "--device=h300")
-    assert first == "--mfu=40.0: must be above 0 and at most 1; try --mfu=0.4"
-    assert second.startswith("--device=h300: unknown chip; did you mean h800? choose one of cpu, ")
+    assert re.fullmatch(r"--mfu=40\.0: .*; try --mfu=0\.4", first)
+    assert re.match(r"--device=h300: .*\bh800\?.* cpu, ", second)
     for bad in ("--mfu=0", "--mfu=nan", "--mfu=-1"):
         assert len(wrong(capsys, *plan, bad, "--device=h100")) == 1
     for cpu in ([], ["--device=cpu"]):
         [line] = wrong(capsys, *plan, "--mfu=0.4", *cpu)
-        assert line.startswith("--mfu=0.4: has no effect on cpu")
+        assert line.startswith("--mfu=0.4: has no")
     for bad in ("0", "-3", "nan", "inf"):
-        assert wrong(capsys, *plan, f"--device={bad}") == [
-            f"--device={bad}: must be a finite rate above 0, in TFLOP/s; try --device=h100"
-        ]
+        [line] = wrong(capsys, *plan, f"--device={bad}")
+        assert re.fullmatch(rf"--device={bad}: .*TFLOP/s; try --device=h100", line)
     for bad in ("2", "65", "nan"):
         [line] = wrong(capsys, *plan, f"--tokens-per-sample={bad}")
-        assert "must be from 3 to population.length_tokens=64" in line
-    assert wrong(capsys, *plan, "--config.model.layer=3") == [
-        "--config.model.layer: no such field; did you mean --config.model.layers?"
-    ]
+        assert "3 to population.length_tokens=64" in line
+    [line] = wrong(capsys, *plan, "--config.model.layer=3")
+    assert re.fullmatch(r"--config\.model\.layer: .* --config\.model\.layers\?", line)
     Path(file).write_text(FILE + "def sweep(): return [{'model.layer': 1}, {'train.epochs': 0}]")
-    assert [line.partition("sweep() ")[2] for line in wrong(capsys, *plan)] == [
-        "entry 1: model.layer: no such field; did you mean model.layers?",
-        "entry 2: train.epochs=0: must be an integer of at least 1; the default is 1",
-    ]
+    first, second = (line.partition("sweep() ")[2] for line in wrong(capsys, *plan))
+    assert first.startswith("entry 1: model.layer: ")
+    assert second.startswith("entry 2: train.epochs=0: ")
     Path(file).write_text(FILE)
     run = ("run", f"--config={file}", f"--workdir={tmp_path / 'w'}")
-    assert wrong(capsys, *run, "--mfu=0.4", "--json") == [
-        "--mfu: works only with lm-mia plan; leave it out",
-        "--json: works only with lm-mia plan and lm-mia status; leave it out",
-    ]
+    first, second = wrong(capsys, *run, "--mfu=0.4", "--json")
+    assert re.match(r"--mfu: .*\blm-mia plan; ", first)
+    assert re.match(r"--json: .*\blm-mia plan and lm-mia status; ", second)
 
 
 def test_mistakes_in_flags_and_config_are_reported_together(
@@ -194,16 +193,17 @@ def test_flags_of_other_verbs_are_refused(
     for verb in ("plan", "run", "train"):
         for value in ("", "x/*.json.gz"):
             output = wrong(capsys, verb, config, workdir, f"--from-hf-shards={value}")
-            assert output == ["--from-hf-shards: works only with lm-mia corpus; leave it out"]
+            assert [
+                line.startswith("--from-hf-shards: ") and "lm-mia corpus; " in line
+                for line in output
+            ] == [True]
     flags = ("corpus", config, workdir)
-    assert wrong(capsys, *flags, "--from-hf-shards=x") == [
-        "--from-hf-shards='x': works only with C4; add --config.corpus.source=c4"
-    ]
-    assert wrong(capsys, *flags, "--from-hf-shards=") == [
-        "--from-hf-shards=: empty; give a value, or leave it out"
-    ]
+    [line] = wrong(capsys, *flags, "--from-hf-shards=x")
+    assert re.fullmatch(r"--from-hf-shards='x': .*--config\.corpus\.source=c4", line)
+    [line] = wrong(capsys, *flags, "--from-hf-shards=")
+    assert line.startswith("--from-hf-shards=: empty")
     [line] = wrong(capsys, "plan", config, "--device= ")
-    assert line.startswith("--device= : unknown chip; choose one of ")
+    assert line.startswith("--device= : unknown chip")
     assert [p.name for p in tmp_path.iterdir()] == ["plan.py"]
 
 
@@ -233,12 +233,12 @@ def test_plan_reads_lengths_and_models_of_the_workdir(
     assert (other["present_models"], other["lengths"]) == (0, recipe["lengths"])
     for field in ("population.samples=64", "corpus.min_chars=1"):
         [stranger] = planned(capsys, *flags_of_other, f"--config.{field}")["recipes"]
-        assert (stranger["present_models"], stranger["lengths"]) == (0, "assumed as in C4")
+        assert (stranger["present_models"], stranger["lengths"][:7]) == (0, "assumed")
         assert stranger["text_share"] is None
     assert cli.main(["plan", *flags, "--device=h100"]) == 0
     printed = capsys.readouterr().out
-    assert "for the 6 missing models" in printed
-    assert f"text used    {100 * used.share:.3g}% of the tokens of the drawn documents" in printed
+    assert "6 missing models" in printed
+    assert f"text used    {100 * used.share:.3g}% " in printed
     assert cli.main(["plan", *flags_of_other, "--config.population.samples=64"]) == 0
     assert "text used    unknown until" in capsys.readouterr().out
     assert sorted(tmp_path.rglob("*")) == before
@@ -259,7 +259,7 @@ def test_time_follows_from_the_models_of_the_workdir(
     assert cli.main(["plan", *flags]) == 0
     out = capsys.readouterr().out
     assert "chip time" not in out
-    assert "\ntime         unknown until two models of the workdir are finished" in out
+    assert "\ntime         unknown " in out
     workdir = tiny.copy(tmp_path / "w")
     lines = [
         {"event": kind, "model": f"m{i}", "recipe": "tiny", "last": True, "device": "cpu"}
@@ -283,7 +283,7 @@ def test_time_follows_from_the_models_of_the_workdir(
     assert twice["seconds_left"] > 12 * 1.2  # training takes twice as long
     assert cli.main(["plan", *flags, "--device=h100"]) == 0
     out = capsys.readouterr().out
-    assert "\ntime left    at 3,600 models per hour, as the finished models" in out
+    assert "\ntime left    at 3,600 " in out
     assert "\nchip time " in out
 
 
@@ -302,16 +302,13 @@ def test_plan_refuses_what_run_refuses(
 ):
     workdir = tiny.copy(tmp_path / "w")
     flags = [f"--config={tiny.config}", f"--workdir={workdir}"]
-    assert wrong(capsys, "plan", *flags, "--config.model.layers=2") == [
-        f"--workdir={workdir}: its recipe tiny has a different config:",
-        "  model.layers: 1 -> 2",
-        "  choose another --workdir or name, or restore these fields",
-    ]
+    first, *changes, _ = wrong(capsys, "plan", *flags, "--config.model.layers=2")
+    assert first.startswith(f"--workdir={workdir}: its recipe tiny ")
+    assert changes == ["  model.layers: 1 -> 2"]
     file = tiny_run.recipe_of(workdir) / "config.json"
     file.write_text("{}")
-    assert wrong(capsys, "plan", *flags) == [
-        f"{file}: not a config written by lm-mia; restore it, or choose another --workdir"
-    ]
+    [line] = wrong(capsys, "plan", *flags)
+    assert line.startswith(f"{file}: not a config")
 
 
 def test_diverged_model_is_not_present(

@@ -2,6 +2,7 @@ import concurrent.futures
 import importlib.metadata
 import importlib.util
 import os
+import re
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -88,7 +89,7 @@ def test_groups_of_cpu_devices(monkeypatch: pytest.MonkeyPatch):
     assert environments(0, 2) == [pair] * 2
     assert environments(0, 1) == [ALONE | {"JAX_NUM_CPU_DEVICES": "1"}] * 4
     monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "four")
-    with pytest.raises(UserError, match=r"^JAX_NUM_CPU_DEVICES='four': must be a whole number"):
+    with pytest.raises(UserError, match=r"^JAX_NUM_CPU_DEVICES='four': "):
         environments(0, 2)
 
 
@@ -97,8 +98,8 @@ def test_each_group_sees_neighbouring_gpus(monkeypatch: pytest.MonkeyPatch):
     assigned = devices.assign(0, 2)
     pairs = [{"CUDA_VISIBLE_DEVICES": names} for names in ("0,1", "2,3")]
     assert assigned == devices.WorkerDevices(pairs, 2, 5, 1)
-    assert devices.idle_message(assigned).startswith(
-        "compute.devices_per_model=2: 1 of the 5 devices of this machine are idle"
+    assert re.match(
+        r"compute\.devices_per_model=2: 1 of the 5 .*\bidle\b", devices.idle_message(assigned)
     )
 
 
@@ -134,11 +135,11 @@ def test_each_group_of_tpu_chips_is_a_slice_of_its_own(
 @pytest.mark.parametrize(
     ("kind", "count", "workers", "devices_per_model", "message"),
     [
-        ("cpu", 8, 0, 9, "compute.devices_per_model=9: must be at most 8, the number of devices"),
-        ("gpu", 2, 0, 4, "compute.devices_per_model=4: must be at most 2, the number of devices"),
-        ("tpu", 4, 0, 3, "compute.devices_per_model=3: must be 0, 1, 2, 4 or 8 on TPUs"),
-        ("gpu", 4, 3, 2, "train.workers=3: must be at most 2, the number of groups of 2 devices"),
-        ("gpu", 0, 0, 2, "compute.devices_per_model=2: the accelerators of this machine could not"),
+        ("cpu", 8, 0, 9, "compute.devices_per_model=9: .*8"),
+        ("gpu", 2, 0, 4, "compute.devices_per_model=4: .*2"),
+        ("tpu", 4, 0, 3, "compute.devices_per_model=3: .*0, 1, 2, 4 or 8 on TPUs"),
+        ("gpu", 4, 3, 2, "train.workers=3: .*2.* groups of 2"),
+        ("gpu", 0, 0, 2, "compute.devices_per_model=2: .*could not"),
     ],
 )
 def test_groups_that_the_machine_cannot_form_are_refused(

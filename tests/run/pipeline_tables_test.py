@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -162,7 +163,7 @@ def test_decisions_follow_models_and_settings(tasks: list[SweepRecipe]):
         assert facts["config"]["stable_flip"] == task.config.attack.stable_flip
     shutil.rmtree(main.folder / "scores.zarr" / "loss" / "c" / "14")  # the last replica
     messages = attack([main], [])
-    assert messages[0].startswith("1 of 15 models are missing: attacking 2 of 3 replicas")
+    assert re.match(r"1 of 15 models\b.*\b2 of 3 replicas", messages[0])
     assert messages[-1].endswith(f"{ON_REPLICAS} computed")
 
 
@@ -223,9 +224,7 @@ def test_targets_without_enough_models_are_refused(tasks: list[SweepRecipe]):
     other = tasks[1]
     for model in range(5, 12):  # one of the eight references is left
         shutil.rmtree(other.folder / "scores.zarr" / "loss" / "c" / str(model))
-    with pytest.raises(
-        UserError, match=r"other: too few models .* attack.targets=4 targets with at least 2"
-    ):
+    with pytest.raises(UserError, match=r"other: too few .*\battack.targets=4 .*\b2\b"):
         attack([other], [])
 
 
@@ -300,7 +299,7 @@ def test_missing_models_are_reported_without_replicas(tasks: list[SweepRecipe]):
     other = tasks[1]
     shutil.rmtree(other.folder / "scores.zarr" / "loss" / "c" / "11")  # the last target
     messages = attack([other], [])
-    assert messages[0] == "1 of 12 models are missing; run `lm-mia run` to make them"
+    assert re.match(r"1 of 12 models\b.*`lm-mia run`", messages[0])
 
 
 def test_rates_that_the_population_cannot_show_are_left_out(tasks: list[SweepRecipe]):
@@ -311,9 +310,10 @@ def test_rates_that_the_population_cannot_show_are_left_out(tasks: list[SweepRec
     task = dataclasses.replace(task, config=dataclasses.replace(task.config, attack=settings))
     nonmembers = task.config.population.samples // 2
     messages = attack([task], ())
-    assert messages[0] == (
-        f"attack.fprs: the tables of main leave out 1e-05, 0.0001, because the lowest rate that half of "
-        f"the {2 * nonmembers} samples can show, as non-members, is {1 / nonmembers:.3g}; attack.focus_fpr becomes 0.1"
+    assert re.fullmatch(
+        rf"attack\.fprs: .*\bmain\b.* 1e-05, 0\.0001, .*\b{2 * nonmembers} samples\b.*"
+        rf"\b{1 / nonmembers:.3g}; attack\.focus_fpr becomes 0\.1",
+        messages[0],
     )
     tables = task.folder / "tables"
     assert pd.read_csv(tables / "error_rates.csv").fpr.tolist() == [0.1, 0.5]

@@ -1,6 +1,7 @@
 import contextlib
 import io
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -127,8 +128,8 @@ def test_sweep_runs_all_stages_and_resumes(
     assert cli.main(argv("run", config, folder)) == 0
     assert scores(folder) == before
     err = capsys.readouterr().err
-    assert "attack: main: 9 attacks requested, 9 already in its tables, 0 computed" in err
-    assert "attack: twice: 3 attacks requested, 3 already in its tables, 0 computed" in err
+    counts = re.findall(r"attack: (\w+): (\d+) attacks requested, (\d+) .*?, (\d+) computed", err)
+    assert counts == [("main", "9", "9", "0"), ("twice", "3", "3", "0")]
     assert {p: p.read_bytes() for p in folder.glob("recipes/*/tables/*")} == tables
     assert trained(folder, "main") == 6
     assert cli.main(["status", f"--workdir={folder}", "--verify"]) == 0
@@ -139,7 +140,7 @@ def test_sweep_runs_all_stages_and_resumes(
     assert cli.main(argv("status", config, folder, "--verify")) == 2
     output = capsys.readouterr()
     assert f"corrupt     {shard}" in output.out
-    assert "run `lm-mia score --repair --config=" in output.err
+    assert "`lm-mia score --repair --config=" in output.err
     assert cli.main(argv("score", config, folder, "--repair")) == 0
     assert scores(folder) == before
 
@@ -158,7 +159,7 @@ def test_recipes_share_corpus_and_vocabulary(
     models = [p.read_bytes() for p in tmp_path.glob("w/populations/*/tokenizer.model")]
     assert len(models) == 2
     assert models[0] == models[1]
-    assert "trained on the same documents" in capsys.readouterr().err
+    assert "the same documents" in capsys.readouterr().err
 
 
 def test_narrower_command_keeps_earlier_requests(config: str, finished: Path, tmp_path: Path):
@@ -182,15 +183,15 @@ def test_mistakes_and_premature_verbs_write_nothing(
     for verb in ("train", "score", "attack", "report"):
         assert len(refused(argv(verb, config, folder), capsys)) >= 1
     [line] = refused(argv("extract", config, folder), capsys)
-    assert line.startswith("extract.samples=0: nothing to extract")
+    assert line.startswith("extract.samples=0: ")
     tokens = ("--config.extract.prefix_tokens=4", "--config.extract.suffix_tokens=4")
     flags = ("--config.attack.replicas=0", "--config.extract.samples=3")
     [line] = refused(argv("extract", config, folder, *flags, *tokens), capsys)
-    assert line.startswith("attack.replicas=0: extraction needs a replica")
+    assert line.startswith("attack.replicas=0: ")
     [line] = refused(argv("extract", config, folder, "--config.extract.samples=3", *tokens), capsys)
-    assert "no population found; run `lm-mia corpus --config=" in line
+    assert "; run `lm-mia corpus --config=" in line
     [line] = refused(argv("run", config, folder, "--config.figures=strongmia_fig99_y"), capsys)
-    assert line.startswith("figures='strongmia_fig99_y': there is no such figure")
+    assert line.startswith("figures='strongmia_fig99_y': ")
     for verb in ("run", "train", "attack"):  # before any model is trained
         [line] = refused(argv(verb, tiny.config, folder, "--config.attack.replicas=0"), capsys)
         assert line.startswith("attack.replicas=0: needs attack.targets=N")
@@ -217,9 +218,12 @@ def test_report_is_written_although_a_model_diverged(
         assert cli.main(argv("run", config, folder, "--config.attack.references=6")) == 2
     out, err = capsys.readouterr()
     assert out.endswith(f"report: {folder / 'report.html'}\n")
-    assert [line.partition(" (")[0] for line in err.splitlines()[-2:]] == [
-        "main: 1 of 8 models diverged",
-        "twice: 1 of 6 models diverged",
+    assert [
+        re.match(r"(\w+): (\d+) of (\d+) models diverged", line).groups()
+        for line in err.splitlines()[-2:]
+    ] == [
+        ("main", "1", "8"),
+        ("twice", "1", "6"),
     ]
     facts = folder / "recipes" / "main" / "tables" / "flips.json"
     assert json.loads(facts.read_text())["references"] == 5
@@ -234,7 +238,7 @@ def test_unwritable_workdir_is_reported_on_one_line(
 
     monkeypatch.setattr(Path, "mkdir", refuse)
     [line] = refused(argv("run", config, tmp_path / "w"), capsys)
-    assert line == f"--workdir={tmp_path / 'w'}: Permission denied; choose a writable folder"
+    assert line.startswith(f"--workdir={tmp_path / 'w'}: Permission denied; ")
 
 
 def test_too_few_documents_are_reported_before_any_work(
@@ -248,10 +252,8 @@ def test_too_few_documents_are_reported_before_any_work(
     )
     Path(config).with_name("many.py").write_text(many)
     messages = refused(argv("run", config.replace("several", "many"), tmp_path / "w"), capsys)
-    assert messages[-1].startswith("large: population.samples=1000: the corpus has ")
-    assert messages[-1].endswith(
-        "or leave out the entries or figures of the sweep that need more samples"
-    )
+    assert messages[-1].startswith("large: population.samples=1000: ")
+    assert "entries or figures" in messages[-1]
     assert not (tmp_path / "w").exists()
 
 

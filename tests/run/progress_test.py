@@ -1,4 +1,5 @@
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -110,13 +111,15 @@ def test_tally_counts_models_and_fractions_of_models():
     tally.on_event(trained("b", resumed_at=30))
     tally.on_event(scored("a"))
     assert bars(display) == {"overall": (0, 1), "train": (4, 6), "score": (3, 6)}
-    assert out.getvalue().splitlines() == [
-        "worker 0: cpu (cpu)",
-        "scanned; compilation cache: /c",
-        "a: trained 40 steps in 1.2 s",
-        "b: trained 40 steps, resumed at step 30, in 1.2 s",
-        "a: scored in 2 s; mean loss 3.500 nats per token on members, 4.250 on non-members",
+    assert [
+        (line.split(":")[0], re.findall(r"[\d.]+(?= )", line))
+        for line in out.getvalue().splitlines()[2:]
+    ] == [
+        ("a", ["40", "1.2"]),
+        ("b", ["40", "1.2"]),
+        ("a", ["2", "3.500", "4.250"]),
     ]
+    assert "step 30, " in out.getvalue().splitlines()[3]
     tally.finish()  # other processes made the others
     assert bars(display) == {"overall": (0, 1), "train": (6, 6), "score": (6, 6)}
 
@@ -155,7 +158,7 @@ def test_waiting_is_reported_once_and_not_for_own_models():
     assert out.getvalue() == ""
     for _ in range(2):
         tally.on_event({"event": "waiting", "models": ["a", "b", "c"]})
-    assert out.getvalue() == "waiting for models locked by another process: b, c\n"
+    assert re.fullmatch(r"waiting [^\n]*: b, c\n", out.getvalue())
 
 
 def test_worker_lines_and_shared_execution_plan():
@@ -194,7 +197,7 @@ def test_diverged_model_is_not_counted():
     tally.on_event(event("step", "a", step=20, steps=40))
     tally.on_event(event("model_diverged", "a", message="model a: loss=nan at step 21; lower it"))
     assert bars(display) == {"train": (0, 2)}
-    assert out.getvalue() == "model a: loss=nan at step 21; lower it; the other models continue\n"
+    assert re.fullmatch(r"model a: loss=nan at step 21; lower it; [^\n]*continue\n", out.getvalue())
 
 
 def test_killed_worker_is_reported_in_one_line():
@@ -202,9 +205,7 @@ def test_killed_worker_is_reported_in_one_line():
     progress.Tally(display, "run", 3, 3).on_event(
         {"event": "worker_lost", "index": 3, "exit_code": -9, "left": 1}
     )
-    assert out.getvalue() == (
-        "worker 3 exited with code -9 (killed, or out of memory?); 1 worker left to make its models\n"
-    )
+    assert re.fullmatch(r"worker 3 [^\n]*code -9 [^\n]*; 1 worker left [^\n]*\n", out.getvalue())
 
 
 @pytest.mark.parametrize("overall", [True, False])

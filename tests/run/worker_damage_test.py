@@ -48,9 +48,7 @@ def test_statistics_that_are_not_finite_are_not_stored(
     for message in ("2 values of min_k are", "3 losses are"):
         with pytest.raises(UserError) as caught:
             work("score", c, workdir, lambda event: None)
-        assert str(caught.value) == (
-            f"model reference-00: {message} not finite; its scores are not stored"
-        )
+        assert str(caught.value).startswith(f"model reference-00: {message} not finite; ")
         bad["loss"][:3] = np.nan
         (recipe / "scores.zarr" / "loss/c/0/0").unlink(missing_ok=True)
     expected = tiny_run.scores(tiny.workdir)

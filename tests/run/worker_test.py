@@ -2,6 +2,7 @@ import dataclasses
 import json
 import logging
 import os
+import re
 import shutil
 import signal
 import sys
@@ -119,9 +120,7 @@ def test_untrained_models_are_not_scored(tiny: tiny_run.Tiny, tmp_path: Path):
     c = load.load_config(tiny.config)
     workdir = tiny.copy(tmp_path / "w", models=False)
     tiny.recipe(workdir)
-    with pytest.raises(
-        UserError, match=r"model reference-00: not trained yet.* run `lm-mia train`"
-    ):
+    with pytest.raises(UserError, match=r"model reference-00: .* run `lm-mia train`"):
         work("score", c, workdir, lambda event: None)
 
 
@@ -201,9 +200,7 @@ def test_damaged_population_is_reported(tiny: tiny_run.Tiny, tmp_path: Path):
     workdir = tiny.copy(tmp_path / "w", models=False)
     tiny.recipe(workdir)
     (tiny_run.population_of(workdir) / "tokens.npy").write_bytes(b"")
-    with pytest.raises(
-        UserError, match=r"tokens.npy: .*; delete the folder .* run `lm-mia corpus`"
-    ):
+    with pytest.raises(UserError, match=r"tokens.npy: .*; delete .* run `lm-mia corpus`"):
         work("run", load.load_config(tiny.config), workdir, print)
 
 
@@ -214,9 +211,7 @@ def test_present_models_are_not_repeated(tiny: tiny_run.Tiny, tmp_path: Path):
     assert [event["event"] for event in seen] == ["worker"]
     assert seen[0]["is_primary"] is True
     assert (seen[0]["index"], seen[0]["devices"], seen[0]["processes"]) == (0, 1, 1)
-    assert seen[0]["execution_plan"].startswith(
-        "attention xla (the only one for CPUs), layers unrolled"
-    )
+    assert re.match(r"attention xla \(.*\), layers unrolled", seen[0]["execution_plan"])
 
 
 @pytest.mark.usefixtures("_on_cpu")
@@ -273,9 +268,7 @@ def test_divergence_is_recorded_and_other_models_are_made(
         patch.setattr(checkpoint, "init_state", corrupted_state)
         work("run", c, workdir, seen.append)
     [reported] = [event for event in seen if event["event"] == "model_diverged"]
-    assert reported["message"].startswith(
-        "model reference-02: loss=nan at step 0; lower optimizer."
-    )
+    assert reported["message"].startswith("model reference-02: loss=nan at step 0; ")
     evidence = json.loads(inventory.divergence_file(recipe, MODELS[2]).read_text())
     assert {k: v for k, v in reported.items() if k not in ("event", "message")} == evidence
     assert (evidence["step"], evidence["loss_nats"]) == (0, "nan")
