@@ -1,5 +1,6 @@
 import functools
 import math
+import re
 from typing import Any
 
 import jax
@@ -183,7 +184,7 @@ def test_xla_attention_computes_five_eighths_of_all_pairs():
         ("gpu", "float32", 64, 1024, "xla", "slow for model.dtype=float32"),
         ("gpu", "bfloat16", 60, 1024, "xla", "of 16, 32, 64 or 128, not 60"),
         ("gpu", "bfloat16", 256, 1024, "xla", "of 16, 32, 64 or 128, not 256"),
-        ("gpu", "bfloat16", 64, 100, "xla", "population.length_tokens divisible by 64, not 100"),
+        ("gpu", "bfloat16", 64, 100, "xla", "population.length_tokens .*64, not 100"),
         ("tpu", "float32", 64, 1024, "pallas_tpu", "fastest on tpu"),
         ("tpu", "bfloat16", 60, 128, "pallas_tpu", "fastest on tpu"),
         ("tpu", "bfloat16", 64, 1000, "xla", "divisible by 128, not 1000"),
@@ -195,9 +196,9 @@ def test_auto_chooses_the_fastest_supported_kind_with_a_reason(
     assert (choice := choose_attention("auto", platform, dtype, head_width, length_tokens))[
         0
     ] == kind
-    assert reason in choice[1]
+    assert re.search(reason, choice[1])
     if kind == "xla" and platform != "cpu":
-        assert choice[1].startswith("slower than pallas, but ")
+        assert choice[1].startswith("slower than pallas, ")
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
@@ -220,9 +221,7 @@ def test_unsupported_attention_is_refused_with_all_reasons():
         "model.width / model.heads of at most 128, not 132; it needs an even population.length_tokens, "
         "not 1023; set --config.compute.attention=auto"
     )
-    with pytest.raises(
-        UserError, match=r"an NVIDIA GPU or a TPU, but the platform is cpu; it .* by 64, not 100;"
-    ):
+    with pytest.raises(UserError, match=r"NVIDIA GPU or a TPU, .*cpu; .*\b64, not 100;"):
         choose_attention("pallas", "cpu", "bfloat16", 64, 100)
-    with pytest.raises(UserError, match=r"compute.attention='pallas': .*divisible by 128, not 100"):
+    with pytest.raises(UserError, match=r"compute.attention='pallas': .*\b128, not 100"):
         choose_attention("pallas", "tpu", "bfloat16", 64, 100)

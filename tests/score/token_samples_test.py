@@ -1,5 +1,6 @@
 """Log-probabilities of the tokens of selected samples, from the command line to the store and back."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -110,10 +111,9 @@ def test_other_token_samples_are_refused_until_the_old_are_deleted(tmp_path: Pat
     other = store(tmp_path, (3, 1, 4))
     with pytest.raises(UserError) as caught:
         other.missing_models(FOUR)
-    assert str(caught.value) == (
-        f"score.token_samples: {s.path} has log-probabilities of the tokens of other samples, or in another order (3 "
-        f"samples: 4, 1, 3); request these samples, or delete {s.path / 'token_log_prob'} to store those of the "
-        "requested samples instead"
+    assert re.match(
+        rf"score\.token_samples: {s.path} .*\(3 samples: 4, 1, 3\); .*delete {s.path / 'token_log_prob'}\b",
+        str(caught.value),
     )
     shutil.rmtree(s.path / "token_log_prob")
     assert (plain.missing_models(FOUR), other.missing_models(FOUR)) == ([], FOUR)
@@ -211,9 +211,7 @@ def test_damaged_tokens_do_not_affect_losses(tmp_path: Path):
     assert plain.missing_models(FOUR) == FOUR
     with pytest.raises(UserError) as caught:
         s.missing_models(FOUR)
-    assert str(caught.value) == (
-        f"{file}: the file is damaged; delete {file.parent} and run `lm-mia score` to compute it again from checkpoints"
-    )
+    assert re.match(rf"{file}: .*damaged; delete {file.parent} .*`lm-mia score`", str(caught.value))
 
 
 @pytest.mark.usefixtures("_small_shards")
@@ -238,7 +236,7 @@ def test_score_stage_adds_token_log_probs(
     monkeypatch.setattr(supervisor, "run", run_in_process)
     flags = ("--config.score.token_samples", "5", "31", "2")
     assert cli.main(tiny.argv("score", w, *flags)) == 0
-    assert "models: 6 requested, 0 present, 6 to score" in capsys.readouterr().err
+    assert tiny_run.models_counted(capsys.readouterr().err) == [6, 0, 6]
     path = tiny_run.recipe_of(w) / "scores.zarr"
     with xr.open_zarr(path) as data:
         log_prob_MxT = data["token_log_prob"].values
@@ -267,10 +265,7 @@ def test_score_stage_adds_token_log_probs(
         assert line.startswith("score.token_samples=")
         assert bad[0] in line
     assert cli.main(tiny.argv("score", w, flags[0], "5")) == 2
-    assert (
-        "or in another order (3 samples: 5, 31, 2); request these samples"
-        in capsys.readouterr().err
-    )
+    assert "(3 samples: 5, 31, 2); " in capsys.readouterr().err
     # Damage is detected and repaired without naming the variable.
     [bad] = path.glob("token_log_prob/c/3/0")
     bad.write_bytes(b"x" + bad.read_bytes()[1:])

@@ -5,6 +5,7 @@ import dataclasses
 import logging
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -250,6 +251,12 @@ def make(folder: Path) -> Tiny:
     (tiny.folder / "out").write_text(out)
     (tiny.folder / "err").write_text(err)
     return tiny
+
+
+def models_counted(messages: str) -> list[int]:
+    """Returns the numbers of the line on models: how many are requested, are present, and are to be made."""
+    [line] = re.findall(r"^models: \d.*", messages, re.MULTILINE)
+    return [int(number) for number in re.findall(r"\d+", line)]
 
 
 def content(folder: Path) -> dict[str, bytes]:

@@ -71,7 +71,7 @@ def test_samples_do_not_overlap_leave_no_gaps_and_are_numbered(
     owner_BxL = occupied(plan, length_B, length_tokens)
     for sequence, owner_L in enumerate(owner_BxL):
         taken = int((owner_L >= 0).sum())
-        assert taken > 0, "an empty packed sequence"
+        assert taken > 0, "empty"
         assert (owner_L[:taken] >= 0).all(), "a gap"
         ids = np.flatnonzero(plan.sequence_C == sequence)
         order = ids[np.argsort(plan.start_C[ids])]
@@ -128,5 +128,5 @@ def test_plans_of_no_full_and_one_token_samples():
 
 @pytest.mark.parametrize("bad", [0, -1, 9])
 def test_sample_of_invalid_length_is_refused(bad: int):
-    with pytest.raises(ValueError, match=rf"a sample of {bad} tokens: must have 1 to 8 tokens"):
+    with pytest.raises(ValueError, match=rf" {bad} tokens: .*\b1 to 8\b"):
         batching.plan_packing(np.array([3, bad, 8]), 8)

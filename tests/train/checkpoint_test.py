@@ -218,9 +218,8 @@ def test_without_moments_parameters_are_restored_but_not_trained(tmp_path: Path)
             with pytest.raises(UserError) as caught:
                 checkpoint.restore(checkpoints, step, state(2))
             [line] = str(caught.value).splitlines()
-            assert line.startswith(
-                f"{tmp_path / 'model' / str(step)}: has no state of the optimizer"
-            )
+            assert line.startswith(f"{tmp_path / 'model' / str(step)}: ")
+            assert "optimizer" in line
             assert f"delete {tmp_path / 'model'} and" in line
 
 
@@ -283,7 +282,7 @@ def test_errors_are_logged_except_those_of_a_failed_save(
     class Saving:
         def save(self, *_: Any, **__: Any) -> None:
             logger.warning("slow disk")
-            logger.error("an old checkpoint remains")
+            logger.error("an old one")
 
         def wait_until_finished(self) -> None:
             if fails:
@@ -297,4 +296,4 @@ def test_errors_are_logged_except_those_of_a_failed_save(
         logger.error("later")
         logger.removeHandler(caplog.handler)
     messages = {record.message for record in caplog.records}
-    assert messages == {"slow disk"} | (set() if fails else {"an old checkpoint remains", "later"})
+    assert messages == {"slow disk"} | (set() if fails else {"an old one", "later"})

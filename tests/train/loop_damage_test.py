@@ -61,7 +61,7 @@ def test_only_finite_states_are_saved(
     message = rf"^model reference-01: .* step {bad - 1}; lower"
     with pytest.raises(loop.DivergedError, match=message) as caught:
         run(tiny, tmp_path, train_config=SAVE_OFTEN, step=corrupting_step)
-    assert caught.value.evidence["what"] == "weights or moments not finite"
+    assert caught.value.evidence["what"].startswith("weights or moments")
     assert caught.value.evidence["samples"] == ids_of_step(bad - 1)
     assert math.isfinite(float(caught.value.evidence["loss_nats"]))
     steps_done, state = newest(tmp_path)
@@ -101,5 +101,5 @@ def test_nonfinite_moments_raise_diverged_error(tiny: Population, tmp_path: Path
         opt_state = jax.tree.map(lambda x: x * np.nan if x.ndim else x, state.opt_state)
         return state.replace(opt_state=opt_state), metrics
 
-    with pytest.raises(loop.DivergedError, match="weights or moments not finite at step 0"):
+    with pytest.raises(loop.DivergedError, match=r"weights or moments .*\bstep 0\b"):
         run(tiny, tmp_path, train_config=SAVE_OFTEN, step=corrupting_step)

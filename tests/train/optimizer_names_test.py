@@ -1,6 +1,7 @@
 """AdamW, Lion and Muon by name, functions of users, and what applies to all of them."""
 
 import dataclasses
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -375,21 +376,21 @@ def test_a_function_of_the_user_is_checked_by_shapes(file: Path):
         assert message(name).startswith(f"optimizer.name={file}:{name}: ")
         assert rule in message(name)
     unread = message("cautious_lion", eps=1e-3)
-    assert unread.startswith("optimizer.eps=0.001: is not read by optimizer.name=")
+    assert unread.startswith("optimizer.eps=0.001: ")
     unmatched = message("cautious_lion", learning_rate_multipliers=(("embed", 1.0), ("head", 2.0)))
-    assert "'head' is found in the path of no parameter; the paths are blocks/attn/key" in unmatched
+    assert re.search(r"'head' .*\bblocks/attn/key", unmatched)
 
 
 def test_a_file_that_changed_or_fails_trains_nothing(file: Path):
     settings = of_user(file, weight_decay=0.3)
     file.write_text(CAUTIOUS_LION.replace("u * p > 0", "u * p < 0"))
-    with pytest.raises(UserError, match="was changed after models"):
+    with pytest.raises(UserError, match="changed after"):
         optimizer(settings)
     file.write_text(f"{CAUTIOUS_LION}\n1 / 0\n")
-    with pytest.raises(UserError, match=r"the file fails with ZeroDivisionError.*line \d+"):
+    with pytest.raises(UserError, match=r"ZeroDivisionError.*line \d+"):
         optimizer(of_user(file, weight_decay=0.3))
     file.unlink()
-    with pytest.raises(UserError, match="there is no file"):
+    with pytest.raises(UserError, match="no file"):
         optimizer(settings)
     file.write_text(f"# a comment\n{CAUTIOUS_LION}")
     optimizer(settings)

@@ -210,7 +210,7 @@ def test_zero_gradients_only_decay_the_weights():
 def test_training_that_ends_during_warm_up_is_refused():
     with pytest.raises(
         UserError,
-        match=r"optimizer.warmup_steps=5: must be less than the number of training steps, 5",
+        match=r"optimizer.warmup_steps=5: .*\b5\b",
     ):
         learning_rates(config.Optimizer(warmup_steps=5), 5)
     assert len(learning_rates(config.Optimizer(warmup_steps=5), 6)) == 6
