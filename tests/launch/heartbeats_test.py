@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import os
+import re
 import time
 from pathlib import Path
 
@@ -122,10 +123,7 @@ def test_vanished_jobs_are_failures_of_their_unfinished_models(tmp_path: Path):
     left_behind(tmp_path, "old", {MODEL: "x", "reference-01": "x"}, 1000)
     live = left_behind(tmp_path, "live", {"reference-02": "x"}, 1)
     [message] = heartbeats.reap(tmp_path, "me", {MODEL, "reference-02"})
-    assert (
-        message
-        == f"{MODEL}: its job vanished (killed, out of memory, or machine lost?): job old on node-1"
-    )
+    assert re.match(rf"{MODEL}: .*vanished\b.*: job old on node-1$", message)
     assert [f["job"] for f in heartbeats.failures(tmp_path, MODEL)] == ["old"]
     assert heartbeats.failures(tmp_path, "reference-01") == []
     assert [path for path, *_ in heartbeats.running_jobs(tmp_path)] == [live]

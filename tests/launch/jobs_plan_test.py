@@ -141,7 +141,7 @@ def test_plan_is_printed_as_a_table(
     ]
     [total] = [line for line in lines if line[:1] == ["total"]]
     assert total[:3] == ["total", "12", "2"]
-    assert "shared  tiny: requested by entries 0, 2 of the sweep (0 is the config)" in out
+    assert "tiny: requested by entries 0, 2 " in out
     assert "WORKDIR" not in out
 
 

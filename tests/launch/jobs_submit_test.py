@@ -1,3 +1,4 @@
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -77,12 +78,10 @@ def test_machines_without_a_slurm_cluster_are_reported(monkeypatch: pytest.Monke
     )
     done = subprocess.CompletedProcess([], 1, "", stderr)
     monkeypatch.setattr("launch.slurm.subprocess.run", lambda *args, **kwargs: done)
-    with pytest.raises(
-        UserError, match=r"^sbatch: SLURM's controller cannot .* a login node of the cluster$"
-    ):
+    with pytest.raises(UserError, match=r"^sbatch: .*controller .*login node"):
         slurm.submit(Path("/x.sbatch"))
     done.stderr = "sbatch: error: invalid partition specified: x\n"
-    with pytest.raises(UserError, match=r"x.sbatch: sbatch: error: invalid partition"):
+    with pytest.raises(UserError, match=r"x\.sbatch: .*invalid partition"):
         slurm.submit(Path("/x.sbatch"))
 
 
@@ -92,10 +91,8 @@ def test_groups_that_are_larger_than_a_node_are_refused(
     flags_of_nodes = "--time=10", "--nodes=2", "--gpus-per-node=2"
     assert cli.main(["slurm", *flags(sweep, *flags_of_nodes, GROUPS_OF_4)]) == 2
     lines = capsys.readouterr().err.splitlines()
-    assert [line.partition(";")[0] for line in lines] == [
-        f"compute.devices_per_model=4: must be at most 2, the number of chips of a machine, in recipe {name}"
-        for name in ("tiny", "epochs=2")
-    ]
+    for line, name in zip(lines, ("tiny", "epochs=2"), strict=True):
+        assert re.match(rf"compute\.devices_per_model=4: .*\b2\b.* {name};", line)
     assert not (sweep.workdir.path / "slurm").exists()
 
 

@@ -1,4 +1,5 @@
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -67,10 +68,7 @@ def test_folder_name_takes_precedence_over_alias(sweep: Sweep):
 def test_unknown_recipe_is_refused(sweep: Sweep):
     with pytest.raises(UserError) as caught:
         jobs.find_recipe(sweep, "epochs=3")
-    assert str(caught.value) == (
-        "--recipe=epochs=3: no such recipe; choose one of tiny, epochs=2, or restore the config if it "
-        "changed after the job was written"
-    )
+    assert re.match(r"--recipe=epochs=3: .*\btiny, epochs=2\b", str(caught.value))
 
 
 def test_job_of_a_changed_config_is_refused(sweep: Sweep):
@@ -80,9 +78,8 @@ def test_job_of_a_changed_config_is_refused(sweep: Sweep):
     now = recipe_hash(changed.recipes[1].config)
     with pytest.raises(UserError) as caught:
         jobs.find_recipe(changed, "epochs=2", was)
-    assert str(caught.value) == (
-        f"--recipe-hash={was}: the config of recipe epochs=2 has changed since this job was written (its hash is now "
-        f"{now}); restore the config, or write the jobs again"
+    assert re.match(
+        rf"--recipe-hash={was}: .*\bepochs=2\b.*\b{now}\b.*; restore", str(caught.value)
     )
 
 
@@ -90,9 +87,7 @@ def test_job_of_a_changed_config_is_refused(sweep: Sweep):
 def test_invalid_model_ranges_are_refused(sweep: Sweep, models: str):
     with pytest.raises(UserError) as caught:
         jobs.selected_models(models, sweep.recipes[0])
-    assert str(caught.value) == (
-        f"--models={models}: must be BEGIN:END, where END is exclusive, within the 6 models; try --models=0:6"
-    )
+    assert re.match(rf"--models={re.escape(models)}: .*BEGIN:END.*--models=0:6$", str(caught.value))
 
 
 def test_block_ranges_cover_all_models(sweep: Sweep):

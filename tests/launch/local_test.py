@@ -1,6 +1,7 @@
 import contextlib
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -102,13 +103,15 @@ def test_sweep_is_finished_although_a_job_dies(
     if work is local.run:
         assert messages == []
     else:
-        assert [line.partition(": ")[2][:16] for line in messages] == [
-            "6 models missing",
-            "6 models missing",
-            "the job exited w",
-            "6 models missing",
-            "6 models missing",
+        starts = [line.partition(": ")[2] for line in messages]
+        assert [start.startswith("6 models missing") for start in starts] == [
+            True,
+            True,
+            False,
+            True,
+            True,
         ]
+        assert "exited" in starts[2]
 
 
 def test_workdir_with_configs_needs_no_config_flag(
@@ -214,7 +217,7 @@ def test_jobs_are_stopped_with_the_command(
         cli.main([verb, *flags])
     assert ended.value.code == 143
     err = capsys.readouterr().err
-    assert err.strip().endswith("stopped; run the same command again to continue")
+    assert err.splitlines()[-1].startswith("stopped; ")
     assert [job.returncode for job in started] == [143, 143]
     assert [log.read_text() for log in (workdir / "logs").iterdir()] == ["up\nsaved\n"] * 2
 
@@ -277,10 +280,7 @@ def test_jobs_that_die_at_once_are_restarted_twice(
     with pytest.raises(UserError) as caught:
         local.run(sweep)
     [log] = (workdir / "logs").iterdir()
-    assert str(caught.value) == (
-        f"{log}: the job exited with code -9, the third in a row that did not finish a model; the last "
-        "line of its log: last words"
-    )
+    assert re.match(rf"{log}: .*code -9, the third\b.*: last words$", str(caught.value))
     assert log.read_text() == "last words\n" * 3
 
 
@@ -292,7 +292,5 @@ def test_different_devices_per_model_in_a_sweep_is_refused(tiny: tiny_run.Tiny, 
     path.write_text(Path(tiny.config).read_text() + sweep_code)
     sweep = read_sweep(str(path), str(tmp_path / "s"), ())
     assert len(sweep.recipes) == 2
-    with pytest.raises(
-        UserError, match=r"^compute.devices_per_model: must be the same in all entries"
-    ):
+    with pytest.raises(UserError, match=r"^compute.devices_per_model: "):
         local.run(sweep)

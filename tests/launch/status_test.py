@@ -1,6 +1,7 @@
 import datetime
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -121,10 +122,15 @@ def test_failures_per_model_and_per_machine(sweep: Sweep, capsys: pytest.Capture
     status.print_status(sweep)
     out = " ".join(capsys.readouterr().out.split())
     label = sweep.recipes[0].name
-    assert "machine bad7: 5 failures, 0 models" in out
-    last = "the last on bad7"
-    assert f"failing {MODELS[3]} of {label}: 1 failure, {last}: ValueError: [/a]; log: j.log" in out
-    assert f"set aside {MODELS[4]} of {label}: 3 failures, {last}: out of memory; log: j.log" in out
+    assert "bad7: 5 failures, 0 models" in out
+    for start, end in (
+        (
+            f"failing {MODELS[3]} of {label}: 1 failure, ",
+            r"\bbad7: ValueError: \[/a\]; log: j\.log",
+        ),
+        (f"set aside {MODELS[4]} of {label}: 3 failures, ", r"\bbad7: out of memory; log: j\.log"),
+    ):
+        assert re.search(re.escape(start) + ".*?" + end, out)
     assert status.print_summary(sweep) == 3
 
 
@@ -194,11 +200,8 @@ def test_versions_and_other_recipes_are_listed(sweep: Sweep, capsys: pytest.Capt
     status.print_status(sweep)
     out = " ".join(capsys.readouterr().out.split())
     first = f"{began['lm_mia']} {(began['commit'] or '')[:9]}".strip()
-    assert f"versions tiny: made by several versions of lm_mia: {first} (6), 9.9.9 abc (1)" in out
-    assert (
-        f"other {workdir.recipe_dir('old')}: a recipe of the workdir that the config does not request"
-        in out
-    )
+    assert re.search(rf"versions tiny: .*?: {re.escape(first)} \(6\), 9\.9\.9 abc \(1\)", out)
+    assert f"other {workdir.recipe_dir('old')}: " in out
 
 
 def test_other_names_of_a_recipe_are_shown(
@@ -230,9 +233,7 @@ def test_next_command_attacks_and_reports(
     assert status.print_summary(sweep) == 0
     assert "All models" not in capsys.readouterr().out  # tables and report exist
     sweep = read_tiny_sweep(tiny, workdir, "--config.attack.alpha=0.1")
-    assert read_lines(sweep, capsys)[-2] == (
-        "All models are present. To attack them and write the report, run:"
-    )
+    assert read_lines(sweep, capsys)[-2].startswith("All models are ")
     assert status.print_summary(sweep) == 0
     command = capsys.readouterr().out.splitlines()[-1]
     verb, *argv = shlex.split(command)
@@ -336,13 +337,10 @@ def test_lm_mia_and_launch_print_the_same_status(
             assert main(argv) == 0
             outputs.append(capsys.readouterr().out)
         assert main(["status", *flags, "--json", "--watch"]) == 2
-        assert (
-            capsys.readouterr().err
-            == "--watch: cannot be combined with --json or --verify; leave it out\n"
-        )
+        assert re.match(r"--watch: .*--json or --verify;", capsys.readouterr().err)
     assert outputs[:2] == outputs[2:]
     assert run(["status", *flags, "--repair"]) == 2
-    assert capsys.readouterr().err == "--repair: works only with lm-mia score; leave it out\n"
+    assert re.fullmatch(r"--repair: [^\n]*lm-mia score; [^\n]*\n", capsys.readouterr().err)
 
 
 def test_status_reports_missing_models_tables_and_report(
@@ -399,11 +397,9 @@ def test_an_outdated_report_is_reported(
     assert [line for line in lines if line.startswith("tables")] == []
     assert lines[-1] == "report      present"
     os.utime(report, (0, 0))
-    assert (
-        "report      older than the tables: run `lm-mia report` with the same --config and --workdir to make it again"
-        in (read_lines(sweep, capsys))
-    )
-    assert read_json(sweep, capsys)["report"] == "older than the tables"
+    [line] = [line for line in read_lines(sweep, capsys) if line.startswith("report      ")]
+    assert re.search(r"\bolder\b.*`lm-mia report`", line)
+    assert read_json(sweep, capsys)["report"].startswith("older ")
 
 
 @pytest.mark.parametrize("more", [[], ["--json"], ["--watch"], ["--verify"]])
@@ -443,7 +439,10 @@ def test_verify_lists_missing_and_corrupt_shards(sweep: Sweep, capsys: pytest.Ca
     assert [line for line in lines if line.startswith("missing ")] == [
         f"missing     {path}" for path in missing
     ]
-    assert f"scores      {sweep.recipes[0].name}: 12 shards expected, 3 missing, 0 corrupt" in lines
+    assert any(
+        re.match(rf"scores +{sweep.recipes[0].name}: 12 .*, 3 missing, 0 corrupt", line)
+        for line in lines
+    )
     damaged = first_recipe(sweep) / "scores.zarr/member/c/2/0"
     damaged.write_bytes(damaged.read_bytes()[::-1])
     capsys.readouterr()
@@ -451,9 +450,11 @@ def test_verify_lists_missing_and_corrupt_shards(sweep: Sweep, capsys: pytest.Ca
     out, err = capsys.readouterr()
     assert f"corrupt     {damaged}" in out.splitlines()
     repair = with_flags("`lm-mia score --repair`", argv(sweep))
-    assert err.splitlines()[-1] == (
-        f"{first_recipe(sweep) / 'scores.zarr'}: 1 shard corrupt and 3 missing; run {repair} to compute them again"
+    last = err.splitlines()[-1]
+    assert last.startswith(
+        f"{first_recipe(sweep) / 'scores.zarr'}: 1 shard corrupt and 3 missing; "
     )
+    assert repair in last
     assert cli.main(argv(sweep, "--verify", "--json")) == 2
     first, second = json.loads(capsys.readouterr().out)["recipes"]
     assert first["shards"] == {
@@ -467,7 +468,7 @@ def test_verify_lists_missing_and_corrupt_shards(sweep: Sweep, capsys: pytest.Ca
 def test_watch_excludes_json_and_verify(sweep: Sweep, capsys: pytest.CaptureFixture[str]):
     for flag in ("--json", "--verify"):
         assert cli.main(argv(sweep, "--watch", flag)) == 2
-        assert capsys.readouterr().err.startswith("--watch: cannot be combined")
+        assert capsys.readouterr().err.startswith("--watch: ")
 
 
 @pytest.mark.process
@@ -502,7 +503,7 @@ def test_statistics_requested_later_need_no_training(
         assert counts(flags) == (6, 0, 6)
         assert run(tiny.argv("run", w, *flags)) == 0
         err = capsys.readouterr().err
-        assert "models: 6 requested, 0 present, 0 to train, 6 to score" in err
+        assert tiny_run.models_counted(err) == [6, 0, 0, 6]
     for flags in (one, all_three, []):
         assert counts(flags) == (6, 6, 0)
     assert tiny_run.events(w, "model_trained") == []
