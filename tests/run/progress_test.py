@@ -112,12 +112,12 @@ def test_tally_counts_models_and_fractions_of_models():
     tally.on_event(scored("a"))
     assert bars(display) == {"overall": (0, 1), "train": (4, 6), "score": (3, 6)}
     assert [
-        (line.split(":")[0], re.findall(r"[\d.]+(?= )", line))
+        (line.split()[:2], re.findall(r"[\d.]+(?= )", line))
         for line in out.getvalue().splitlines()[2:]
     ] == [
-        ("a", ["40", "1.2"]),
-        ("b", ["40", "1.2"]),
-        ("a", ["2", "3.500", "4.250"]),
+        (["a:", "trained"], ["40", "1.2"]),
+        (["b:", "trained"], ["40", "1.2"]),
+        (["a:", "scored"], ["2", "3.500", "4.250"]),
     ]
     assert "step 30, " in out.getvalue().splitlines()[3]
     tally.finish()  # other processes made the others
