@@ -152,7 +152,7 @@ def test_flip_rate_at_the_limit_is_stable():
     table = find_archetypes([*samples, (True, 2, 0.0), (True, 19, 0.0)], c)
     assert ids(table)[:3] == [3, 1, 5]
     assert table.candidates.tolist()[:3] == [1, 1, 1]
-    assert "flip rate <= 0.19, most replicas decide member" in table.rule[0]
+    assert "flip rate <= 0.19" in table.rule[0]
 
 
 @pytest.mark.parametrize("number", [1e-9, 1e-5, 123456789.125, 0.1 + 0.2])

@@ -121,10 +121,10 @@ def test_outcome_residuals_of_noise_are_not_overfitted() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"member_N": np.arange(10) < 1}, "1 groups of members: each class needs at least 2"),
+        ({"member_N": np.arange(10) < 1}, r"1 groups of members\b.*\b2"),
         ({"group_N": np.repeat([0, 1, 2], [5, 4, 1]), "member_N": np.arange(10) < 5}, "1 groups of members"),
         ({"member_N": np.ones(10, bool)}, "0 groups of non-members"),
-        ({"group_N": np.arange(9)}, "one row or value for each sample"),
+        ({"group_N": np.arange(9)}, "for each sample"),
         ({"feature_NxK": np.full((10, 1), np.nan)}, "NaN or infinite"),
         ({"feature_NxK": np.zeros((10, 4097))}, "at most 4,096"),
     ],

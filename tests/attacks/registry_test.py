@@ -1,4 +1,5 @@
 import dataclasses
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, get_args
@@ -426,16 +427,12 @@ def test_all_rules_about_attacks_are_listed_at_once():
     unknown, of_base, unmet = registry.problems(
         config_of(("LIRA_onlin", "base_calibrated", "lowercase", "min_k"), ("min_k",))
     )
-    assert unknown.endswith(
-        "there is no attack 'LIRA_onlin'; did you mean lira_online or lira_offline?"
+    assert re.search(r"'LIRA_onlin'.* lira_online or lira_offline\?$", unknown)
+    assert re.search(r"\bbase_calibrated\b.*\bbase\b", of_base)
+    assert re.search(
+        r"\blowercase\b.*; set --config\.score\.statistics=min_k,lowercase_loss$", unmet
     )
-    assert "base_calibrated needs the losses of a base" in of_base
-    assert unmet.endswith(
-        "lowercase requires more than the loss; set --config.score.statistics=min_k,lowercase_loss"
-    )
-    with pytest.raises(
-        UserError, match="attack 'xyz': there is none of this name; choose from lira_online, "
-    ):
+    with pytest.raises(UserError, match=r"attack 'xyz': .*\blira_online, "):
         registry.find("xyz")
 
 
@@ -445,11 +442,11 @@ def test_all_rules_about_attacks_are_listed_at_once():
         ("auto", None),
         ("lira_online", None),
         ("zlib", None),  # it is not listed
-        ("zlip", "there is no attack 'zlip'; did you mean zlib?"),
-        ("Auto", "there is no attack 'Auto'"),
-        ("min_k", "min_k requires more than the loss; set --config.score.statistics=min_k"),
-        ("base_calibrated", "base_calibrated needs the losses of a base"),
-        ("nowhere.py:score", "nowhere.py: there is no such file"),
+        ("zlip", r"'zlip'; did you mean zlib\?"),
+        ("Auto", "'Auto'"),
+        ("min_k", r"min_k .*; set --config\.score\.statistics=min_k"),
+        ("base_calibrated", "base_calibrated needs"),
+        ("nowhere.py:score", r"nowhere\.py: .*no such file"),
     ],
 )
 def test_rules_of_the_headline_attack(headline: str, problem: str | None):
@@ -457,7 +454,7 @@ def test_rules_of_the_headline_attack(headline: str, problem: str | None):
     c = dataclasses.replace(c, attack=dataclasses.replace(c.attack, headline=headline))
     lines = registry.problems(c)
     assert len(lines) == (problem is not None)
-    assert all(str(problem) in line for line in lines)
+    assert all(re.search(str(problem), line) for line in lines)
 
 
 def test_statistics_of_attacks_are_variables_of_the_store():

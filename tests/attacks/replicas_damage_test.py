@@ -1,6 +1,7 @@
 """Attacks on incomplete stores, and interrupted attacks."""
 
 import dataclasses
+import re
 import shutil
 from pathlib import Path
 from types import ModuleType
@@ -81,9 +82,10 @@ def test_too_few_models_raise(tmp_path: Path, absent: tuple[int, ...]):
     with pytest.raises(UserError) as caught:
         run_attacks(write_scores(tmp_path, FEW, 40, absent=absent), FEW, tmp_path / "tables")
     references, replicas = (3, 3) if absent == (1,) else (4, 1)
-    assert str(caught.value) == (
-        f"{tmp_path}/recipe_x/scores.zarr: {references} of 4 references and {replicas} of 3 replicas are present, "
-        "but an attack needs at least 4 and 2; run `lm-mia run` first"
+    assert re.fullmatch(
+        rf"{tmp_path}/recipe_x/scores\.zarr: {references} of 4 references and {replicas} of 3 replicas\b.*"
+        r"\b4 and 2; run `lm-mia run` first",
+        str(caught.value),
     )
     assert list(files(tmp_path / "tables")) == ["models.csv"]
 
@@ -98,9 +100,7 @@ def test_corrupt_shard_leaves_tables_unchanged(
     shard.write_bytes(bytes(40) + shard.read_bytes()[40:])
     with pytest.raises(UserError) as caught:
         run_attacks(world, FEW, folder)
-    assert str(caught.value) == (
-        f"{shard}: corrupt score shard; run `lm-mia score --repair` to compute it again"
-    )
+    assert re.fullmatch(rf"{shard}: corrupt .*; run `lm-mia score --repair` .*", str(caught.value))
     assert files(folder) == files(complete_run.folder)
 
 
@@ -159,12 +159,10 @@ def test_unrequested_tables_are_removed(complete_run: AttackRun, tmp_path: Path)
 def test_missing_statistic_raises(tmp_path: Path):
     c = dataclasses.replace(FEW, attacks=("lira_online", "min_k"))
     world = write_scores(tmp_path, c, 40)
-    with pytest.raises(UserError, match=r"models are missing .*run `lm-mia run` first"):
+    with pytest.raises(UserError, match=r"missing .*run `lm-mia run` first"):
         run_attacks(world, c, tmp_path / "tables")
     with_min_k = dataclasses.replace(world, store=Store(world.store.path, ("min_k",)))
-    with pytest.raises(
-        UserError, match=r"0 of 4 references and 0 of 3 replicas are present \(with min_k\)"
-    ):
+    with pytest.raises(UserError, match=r"0 of 4 references and 0 of 3 replicas .*\(with min_k\)"):
         run_attacks(with_min_k, c, tmp_path / "tables")
 
 
@@ -180,9 +178,8 @@ def test_class_without_scores_raises(tmp_path: Path, usable: str):
     with pytest.raises(UserError) as caught:
         run_attacks(write_scores(tmp_path, c, 40, labels=labels), c, tmp_path / "tables")
     missing = "non-member" if usable == "members" else "member"
-    assert str(caught.value) == (
-        f"attack.references=4: no {missing} has enough IN and OUT references with different losses for LiRA; "
-        "request more references"
+    assert re.fullmatch(
+        rf"attack\.references=4: no {missing} .*\bLiRA; request more references", str(caught.value)
     )
     assert list(files(tmp_path / "tables")) == ["models.csv"]
 

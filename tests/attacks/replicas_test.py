@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import re
 import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -244,10 +245,9 @@ def test_flips_json(attacked: AttackRun):
 
 
 def test_progress_and_messages(attacked: AttackRun):
-    assert attacked.messages == [
-        "attack.references=12: 3 samples have fewer than 2 IN or 2 OUT references, or references with equal losses, "
-        "and have no score (NaN); more references or train.subset='balanced' avoid this"
-    ]
+    [message] = attacked.messages
+    assert message.startswith("attack.references=12: 3 samples ")
+    assert "train.subset='balanced'" in message
     labels = [*dict.fromkeys(label for label, _, _ in attacked.progress)]
     assert labels == ["attack", "shuffled labels", "studies"]
     for label in labels:
@@ -285,10 +285,12 @@ def test_missing_models_are_left_out(tmp_path: Path):
     """Without two replicas and a reference, B, the cutoff and all numbers are those of the remaining models."""
     c = dataclasses.replace(FEW, replicas=10)
     out = run_attacks(write_scores(tmp_path, c, 300, absent=(3, 12, 17)), c, tmp_path / "tables")
-    assert out.messages[0] == (
-        "3 of 22 models are missing: attacking 8 of 10 replicas with 11 of 12 references; run `lm-mia run` to make the "
-        "others"
-    )
+    assert re.findall(r"\d+ of \d+ \w+", out.messages[0]) == [
+        "3 of 22 models",
+        "8 of 10 replicas",
+        "11 of 12 references",
+    ]
+    assert "`lm-mia run`" in out.messages[0]
     assert len(out.messages) == 2
     facts = json.loads((out.folder / "flips.json").read_text())
     k_low, cutoff = stats.coin_flip_cutoff(8, 0.05)
@@ -392,9 +394,7 @@ def test_models_missing_at_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     c = dataclasses.replace(FEW, references=8, replicas=4, step=6)
     world = at_score_points(write_scores(tmp_path / "plain", c, 60), tmp_path, step=0, absent=5)
     message = run_attacks(world, c, tmp_path / "tables").messages[0]
-    assert message.startswith(
-        "1 of 12 models are missing (at step 6): attacking 4 of 4 replicas with 7"
-    )
+    assert re.match(r"1 of 12 models .*\(at step 6\): .*\b4 of 4 replicas with 7", message)
     more_models = dataclasses.replace(c, references=20, replicas=99, step=3)
     shutil.rmtree(world.store.path / "loss" / "c")
     message = r"0 of 20 references and 0 of 99 replicas are present \(at step 3\), but an attack needs at least 4"
@@ -420,5 +420,5 @@ def test_reproducible_and_other_models_are_not_mixed(
     for i, model in enumerate(world.store.models()):
         if records[i % 2]:
             world.store.add_computation(model, records[i % 2], is_continued=False)
-    with pytest.raises(Unavailable, match="the same in every run") if is_mixed else nullcontext():
+    with pytest.raises(Unavailable, match="in every run") if is_mixed else nullcontext():
         replicas.find_replicas(world.store, world.population, FEW, pytest.fail)

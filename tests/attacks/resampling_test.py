@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -143,8 +144,8 @@ def test_too_few_references_for_two_sets(tmp_path: Path, monkeypatch: pytest.Mon
     c = dataclasses.replace(SMALL, references=8, replicas=2, variance="pooled", bootstraps=0)
     c = dataclasses.replace(c, attacks=("lira_online",), resample_references=4)
     out = run_attacks(write_scores(tmp_path, c, 60, absent=(2,)), c, tmp_path / "tables")
-    assert out.messages[1:] == [
-        "attack.resample_references=4: the 3 pairs of references that are present are too few for two "
-        "sets; resampled_references.csv is not written",
-    ]
+    [message] = out.messages[1:]
+    assert re.match(
+        r"attack\.resample_references=4: .*\b3 pairs\b.*; resampled_references\.csv ", message
+    )
     assert not (out.folder / "resampled_references.csv").exists()

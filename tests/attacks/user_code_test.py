@@ -1,6 +1,7 @@
 """Attacks in files of users: what is run, refused, and computed again."""
 
 import dataclasses
+import re
 from pathlib import Path
 
 import numpy as np
@@ -124,26 +125,26 @@ def test_an_attack_of_a_user_is_in_all_tables(mine: Path, tmp_path: Path):
     [
         (
             "centered",
-            "is random, or depends on which other samples are in its block; compute what must be known ",
+            "depends on .*block; ",
         ),
         (
             "transposed",
-            "returns an array of shape (200, 3); it must return a score for each model ",
+            r"shape \(200, 3\); ",
         ),
-        ("in_place", "fails with ValueError: assignment destination is read-only ("),
-        ("imaginary", "returns values of type complex64; scores must be real numbers"),
+        ("in_place", "ValueError: .*read-only"),
+        ("imaginary", "complex64; "),
         (
             "unfitted",
-            "the function fit of Unfitted fails with AttributeError: 'Block' object has no ",
+            "fit of Unfitted .*AttributeError: 'Block' ",
         ),
-        ("infinite", "returns infinite scores; return NaN for samples that have no score"),
-        ("fails", "fails with AttributeError: 'Block' object has no attribute 'no_such_thing' ("),
+        ("infinite", "infinite scores; return NaN"),
+        ("fails", "AttributeError: .*'no_such_thing'"),
     ],
 )
 def test_wrong_scores_are_refused(mine: Path, tmp_path: Path, name: str, message: str):
     with pytest.raises(UserError) as caught:
         run_attacks(world(tmp_path), settings(f"{mine}:{name}"), tmp_path / "tables")
-    assert message in str(caught.value)
+    assert re.search(message, str(caught.value))
     assert "fit(inputs" in str(caught.value) or name != "centered"
 
 
@@ -159,27 +160,25 @@ def problems(*names: str) -> list[str]:
 
 def test_mistakes_are_found_before_any_work(mine: Path, tmp_path: Path):
     assert problems(f"{mine}:below_median") == []
-    assert problems(f"{tmp_path}/none.py:f")[0].startswith(
-        f"{tmp_path}/none.py: there is no such file"
-    )
-    assert "does not define other" in problems(f"{mine}:other")[0]
-    assert "is neither a function" in problems(f"{mine}:number")[0]
-    assert "there are none of the names gamma" in problems(f"{mine}:unknown_setting")[0]
-    assert "has the name of an attack of lm_mia; rename the function" in problems(f"{mine}:loss")[0]
-    assert "there are no statistics perplexity; choose from" in problems(f"{mine}:of_unknown")[0]
+    assert problems(f"{tmp_path}/none.py:f")[0].startswith(f"{tmp_path}/none.py: ")
+    assert "define other" in problems(f"{mine}:other")[0]
+    assert "neither a function" in problems(f"{mine}:number")[0]
+    assert " gamma" in problems(f"{mine}:unknown_setting")[0]
+    assert "; rename the function" in problems(f"{mine}:loss")[0]
+    assert "statistics perplexity; " in problems(f"{mine}:of_unknown")[0]
     [line] = problems(f"{mine}:of_tokens")
-    assert line.endswith("requires more than the loss; set --config.score.statistics=min_k")
-    assert f"name a function or an Attack in the file, as {mine}:NAME" in problems(str(mine))[0]
+    assert line.endswith("; set --config.score.statistics=min_k")
+    assert f"{mine}:NAME" in problems(str(mine))[0]
     copy = tmp_path / "copy.py"
     copy.write_text(MINE)
     [line] = problems(f"{mine}:fitted", f"{copy}:fitted")
-    assert "the name fitted twice" in line
+    assert "fitted twice" in line
     broken = tmp_path / "broken.py"
     broken.write_text("x = 1 / 0")
-    assert "fails with ZeroDivisionError: division by zero" in problems(f"{broken}:f")[0]
+    assert "ZeroDivisionError" in problems(f"{broken}:f")[0]
     wrong = tmp_path / "wrong.py"
     wrong.write_text("def f(:")
-    assert "fails with SyntaxError: invalid syntax (wrong.py, line 1)" in problems(f"{wrong}:f")[0]
+    assert "SyntaxError: invalid syntax (wrong.py, line 1)" in problems(f"{wrong}:f")[0]
 
 
 def test_a_file_may_import_others_beside_it(tmp_path: Path):
