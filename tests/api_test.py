@@ -1,5 +1,6 @@
 import doctest
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -80,9 +81,9 @@ def test_samples_and_texts(recipe: api.RecipeView):
     samples = recipe.samples()
     assert samples.index.tolist() == samples["id"].tolist() == [*range(32)]
     assert all(recipe.text(i) for i in samples["id"])
-    with pytest.raises(UserError, match=r"^sample=32: must be an id from 0 to 31$"):
+    with pytest.raises(UserError, match=r"^sample=32: .*\b0 to 31$"):
         recipe.text(32)
-    with pytest.raises(UserError, match=r"^sample=-1: must be an id"):
+    with pytest.raises(UserError, match=r"^sample=-1: "):
         recipe.text(-1)
 
 
@@ -92,15 +93,13 @@ def test_config_comes_from_the_last_command(recipe: api.RecipeView):
 
 
 def test_missing_names_list_those_that_exist(tiny: tiny_run.Tiny, recipe: api.RecipeView):
-    with pytest.raises(UserError, match=r"^table='rocs': there is no such table; choose"):
+    with pytest.raises(UserError, match=r"^table='rocs': "):
         recipe.table("rocs")
     recipes = lm_mia.open(tiny.workdir).recipes
     for error in (UserError, KeyError):
         with pytest.raises(error) as caught:
             recipes["main"]
-        assert str(caught.value) == (
-            "recipe='main': no such recipe in this workdir; choose from tiny"
-        )
+        assert re.match(r"recipe='main': .*\btiny$", str(caught.value))
     assert "main" not in recipes
     assert recipes.get("main") is None
 
@@ -116,22 +115,22 @@ def test_recipes_can_be_looked_up_by_other_names(tiny: tiny_run.Tiny, tmp_path: 
 
 
 def test_workdirs_without_results_are_refused(tiny: tiny_run.Tiny, tmp_path: Path):
-    with pytest.raises(UserError, match=r"^workdir='.*/missing': no such folder; pass"):
+    with pytest.raises(UserError, match=r"^workdir='.*/missing': .*folder; "):
         lm_mia.open(tmp_path / "missing")
-    with pytest.raises(UserError, match=r"^workdir='.*': has no config.json; pass"):
+    with pytest.raises(UserError, match=r"^workdir='.*': .*config\.json; "):
         lm_mia.open(str(tmp_path))
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"^workdir='.*/file': is a file; pass the --workdir of"):
+    with pytest.raises(UserError, match=r"^workdir='.*/file': .*a file; "):
         lm_mia.open(tmp_path / "file")
     new = tiny.copy(tmp_path / "w", models=False)
     recipe = lm_mia.open(new).recipes["tiny"]
     assert recipe.tables == ()
-    with pytest.raises(UserError, match=r"scores.zarr: no scores yet; run `lm-mia run` first$"):
+    with pytest.raises(UserError, match=r"scores\.zarr: .*; run `lm-mia run` first$"):
         recipe.scores()
-    with pytest.raises(UserError, match="0 of 2 replicas are present"):
+    with pytest.raises(UserError, match="0 of 2 replicas"):
         recipe.table("attacks")
     shutil.rmtree(new / "populations")
-    with pytest.raises(UserError, match=r"run `lm-mia corpus` first$"):
+    with pytest.raises(UserError, match=r"`lm-mia corpus` first$"):
         recipe.samples()
 
 
@@ -144,7 +143,7 @@ def test_config_of_another_version_is_reported_on_one_line(tiny: tiny_run.Tiny, 
     recipe = lm_mia.open(workdir).recipes["tiny"]
     assert recipe.scores()["loss"].size
     for read in (lambda: recipe.config, lambda: recipe.table("attacks")):
-        with pytest.raises(UserError, match="was written by another version of lm_mia") as caught:
+        with pytest.raises(UserError, match="another version") as caught:
             read()
         assert "\n" not in str(caught.value)
 
@@ -152,7 +151,7 @@ def test_config_of_another_version_is_reported_on_one_line(tiny: tiny_run.Tiny, 
 def test_damaged_scores_are_reported_on_one_line(tiny: tiny_run.Tiny, tmp_path: Path):
     workdir = tiny.copy(tmp_path / "w")
     (workdir / "recipes" / "tiny" / "scores.zarr" / "zarr.json").write_text("{")
-    with pytest.raises(UserError, match=r"scores.zarr: damaged score store \(zarr.json"):
+    with pytest.raises(UserError, match=r"scores\.zarr: damaged .*\(zarr\.json"):
         lm_mia.open(workdir).recipes["tiny"].scores()
 
 
@@ -165,11 +164,11 @@ def test_exchanged_and_deleted_scores_are_noticed(tiny: tiny_run.Tiny, tmp_path:
     first, other = folder / "0" / "0", folder / "1" / "0"
     contents = first.read_bytes()
     first.write_bytes(other.read_bytes())
-    with pytest.raises(UserError, match=r"the values of .* are not those that were written"):
+    with pytest.raises(UserError, match=r"values of .* written"):
         recipe.scores()
     assert recipe.scores(verify=False)[name].shape == expected.shape
     first.unlink()
-    with pytest.raises(UserError, match=r"the values of .* are not those that were written"):
+    with pytest.raises(UserError, match=r"values of .* written"):
         recipe.scores()
     first.write_bytes(contents)
     assert (recipe.scores()[name].to_numpy() == expected).all()
@@ -179,7 +178,7 @@ def test_exchanged_and_deleted_scores_are_noticed(tiny: tiny_run.Tiny, tmp_path:
 def test_deleted_coordinates_are_noticed(tiny: tiny_run.Tiny, tmp_path: Path, name: str):
     workdir = tiny.copy(tmp_path / "w")
     shutil.rmtree(workdir / "recipes" / "tiny" / "scores.zarr" / name / "c")
-    with pytest.raises(UserError, match=r"scores\.zarr: damaged score store"):
+    with pytest.raises(UserError, match=r"scores\.zarr: damaged "):
         lm_mia.open(workdir).recipes["tiny"].scores()
 
 

@@ -45,7 +45,7 @@ def test_full_disk_without_a_file_name_is_reported_on_one_line(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     assert errors.run_action(write) == 2
-    assert capsys.readouterr().err == f"disk: No space left on device; {errors.DISK_REMEDY}\n"
+    assert capsys.readouterr().err == f"disk: {os.strerror(errno.ENOSPC)}; {errors.DISK_REMEDY}\n"
 
 
 def test_commands_in_messages_have_the_flags_of_the_failed_command():
@@ -65,7 +65,7 @@ def test_commands_in_messages_have_the_flags_of_the_failed_command():
     run_first = "run `lm-mia run` first"
     assert errors.with_flags(run_first, ["audit", "x.csv"]) == run_first
     argv = ["import", "--workdir=a", "x.npz"]
-    assert errors.with_flags(run_first, argv) == "run `lm-mia run --workdir=a` first"
+    assert errors.with_flags(run_first, argv) == run_first.replace("run`", "run --workdir=a`")
 
 
 @pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.EACCES])

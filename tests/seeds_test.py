@@ -116,5 +116,5 @@ def test_seed_and_purpose_change_the_draw():
 
 @pytest.mark.parametrize("k", [-1, 11])
 def test_invalid_sizes_are_refused(k: int):
-    with pytest.raises(ValueError, match=f"k={k}: must be from 0 to n=10"):
+    with pytest.raises(ValueError, match=f"k={k}: .*n=10"):
         draw(0, "p", 10, k)

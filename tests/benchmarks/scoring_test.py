@@ -153,9 +153,7 @@ def test_parameters_are_converted_to_gpt_2(scoring: ModuleType):
 
 def test_missing_packages_are_reported_on_one_line(scoring, monkeypatch):
     monkeypatch.setattr(scoring.transformers_peer.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(
-        SystemExit, match="torch and transformers not installed; run `pip install torch"
-    ):
+    with pytest.raises(SystemExit, match=r"torch and transformers .*`pip install torch"):
         scoring.transformers_peer.check()
 
 

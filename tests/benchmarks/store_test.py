@@ -60,12 +60,10 @@ def test_changed_value_is_detected(store: ModuleType, written: Path):
     for path in (written / "scores.zarr" / "loss" / "c" / "4").iterdir():
         path.unlink()
     scores.write_model(model, values["loss"][4] + np.float32(1e-3), values["member"][4])
-    with pytest.raises(
-        SystemExit, match="loss of samples 0 to 100: differs from the written values"
-    ):
+    with pytest.raises(SystemExit, match="loss of samples 0 to 100: "):
         store.read_store(store.Clock(), written, **SIZE, cold=False)
     (written / "one").write_bytes(b"")
-    with pytest.raises(SystemExit, match="read or wrote 0, expected 3000"):
+    with pytest.raises(SystemExit, match=r"\b0, expected 3000"):
         store.read_one(store.Clock(), written, **SIZE, cold=False)
 
 

@@ -165,7 +165,7 @@ def damage(folder: Path, kind: str) -> None:
         "no config",
         "pickled weights",
         "cut",
-        "code of the folder",
+        "of the folder",
         "an encoder",
         "integers",
         "a lost shard",
