@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_run_writes_scores_tables_and_report(tiny: tiny_run.Tiny):
     w = tiny.workdir
     messages, out = ((tiny.folder / name).read_text() for name in ("err", "out"))
-    assert "models: 6 requested, 0 present, 6 to train and score" in messages
+    assert tiny_run.models_counted(messages) == [6, 0, 6]
     for name in (
         "config.json",
         "report.html",
@@ -42,7 +43,7 @@ def test_run_writes_scores_tables_and_report(tiny: tiny_run.Tiny):
     table = pd.read_csv(recipe / "tables" / "strength.csv")
     auc = of_table(table, "stacked", "auc", numbers.FRACTION)
     answer, page = out.splitlines()
-    assert answer.startswith("tiny: 16 members and 16 non-members are too few ")
+    assert re.match(r"tiny: 16 members and 16 non-members\b.*too few", answer)
     assert f"AUC {auc};" in answer
     assert page == f"report: {w / 'report.html'}"
     models = [f"reference-{i:02}" for i in range(4)] + [f"replica-{i:02}" for i in range(2)]
@@ -68,8 +69,8 @@ def test_a_second_run_trains_nothing_and_gives_equal_tables(
     shutil.rmtree(tiny_run.recipe_of(w) / "tables")
     assert cli.main(tiny.argv("run", w)) == 0
     out, messages = capsys.readouterr()
-    assert "models: 6 requested, 6 present, 0 to train and score" in messages
-    assert "tiny: 16 members and 16 non-members " in out
+    assert tiny_run.models_counted(messages) == [6, 6, 0]
+    assert "tiny: 16 members and 16 " in out
     assert len(tiny_run.events(w, "model_trained")) == 6
     tables, first = (tiny_run.recipe_of(folder) / "tables" for folder in (w, tiny.workdir))
     assert tiny_run.content(tables) == tiny_run.content(first)
@@ -94,7 +95,7 @@ def test_more_references_train_only_the_new_ones(
         cli.main(tiny.argv("run", w, "--config.attack.references=6", "--config.train.workers=1"))
         == 0
     )
-    assert "models: 8 requested, 6 present, 2 to train and score" in capsys.readouterr().err
+    assert tiny_run.models_counted(capsys.readouterr().err) == [8, 6, 2]
     assert tiny_run.events(w, "model_trained") == ["reference-04", "reference-05"]
     assert tiny_run.events(w, "model_scored") == ["reference-04", "reference-05"]
     new = tiny_run.scores(w)
@@ -119,12 +120,10 @@ def test_config_is_optional_once_the_workdir_has_one(
     assert (facts["replicas"], facts["references"]) == (3, 4)
     capsys.readouterr()
     [line] = refused(["run", f"--workdir={w}", "--config.name=other"], capsys)
-    assert line.startswith("--config.name: cannot be set without --config, since the recipes of")
-    assert refused(["run", f"--workdir={w}", "--config.model.layers=2"], capsys) == [
-        f"--workdir={w}: its recipe tiny has a different config:",
-        "  model.layers: 1 -> 2",
-        "  choose another --workdir or name, or restore these fields",
-    ]
+    assert re.match(r"--config\.name: .*\bwithout --config\b", line)
+    first, *changes, _ = refused(["run", f"--workdir={w}", "--config.model.layers=2"], capsys)
+    assert first.startswith(f"--workdir={w}: its recipe tiny ")
+    assert changes == ["  model.layers: 1 -> 2"]
 
 
 def test_a_moved_workdir_of_links_needs_no_texts(
@@ -201,7 +200,7 @@ def test_a_figure_never_makes_a_workdir_unusable(
     assert listed() == [str(file)]
     assert list(lm_mia.open(w).recipes) == ["tiny"]
     [line] = refused(["attack", f"--workdir={w}", f"--config.figures={file}"], capsys)
-    assert line.startswith(f"figures={str(file)!r}: there is no such file")
+    assert line.startswith(f"figures={str(file)!r}: ")
     assert run("attack", "--config.figures=-recipe_mine.py") == []
     assert listed() == []
     assert run("attack") == []
@@ -230,13 +229,12 @@ def test_a_study_that_fails_is_one_line(
     shutil.rmtree(tables)
     file.write_text(OWN_STUDY)
     [*_, line] = refused(["attack", f"--workdir={w}", f"--config.figures={file}"], capsys)
-    assert line == (
-        f"study mine: fails with ZeroDivisionError: division by zero ({file}, line 7); correct it"
-    )
+    assert line.startswith("study mine: fails with ZeroDivisionError: ")
+    assert f"({file}, line 7)" in line
     assert {path.name for path in tables.iterdir()} == before
     file.write_text(OWN_STUDY.replace("1 / 0", "alpha").replace("id, share", "id, shares"))
     [*_, line] = refused(["attack", f"--workdir={w}"], capsys)
-    assert "has undeclared columns (share) and lacks declared columns (shares)" in line
+    assert re.search(r"undeclared columns \(share\).* declared columns \(shares\)", line)
     file.write_text(OWN_STUDY.replace("1 / 0", "alpha"))
     assert cli.main(["attack", f"--workdir={w}"]) == 0
     assert {path.name for path in tables.iterdir()} == before | {"mine.csv"}
@@ -294,37 +292,33 @@ def test_an_empty_text_column_is_refused(
     (tmp_path / "a.jsonl").write_text('{"text": ""}\n{"text": null}\n')
     flags = ["--config.corpus.source=jsonl", f"--config.corpus.path={tmp_path / 'a.jsonl'}"]
     [line] = refused(tiny.argv("run", tmp_path / "w", *flags), capsys)
-    assert line.startswith("corpus.column='text': all 2 texts of 1 file(s) in ")
+    assert line.startswith("corpus.column='text': all 2 ")
     assert [p.name for p in tmp_path.iterdir()] == ["a.jsonl"]
 
 
 @pytest.mark.parametrize(
-    ("argv", "lines"),
+    ("argv", "message"),
     [
-        ([], ["lm-mia: the following arguments are required: VERB; see lm-mia --help"]),
+        ([], r"lm-mia: .*\bVERB; see lm-mia --help"),
         (
             ["run"],
-            [
-                "--workdir: missing; add --workdir=runs/quickstart, and --config=quickstart to start a new run"
-            ],
+            r"--workdir: missing; add --workdir=runs/quickstart, and --config=quickstart .*",
         ),
-        (
-            ["run", "--config=", "--workdir=w"],
-            ["--config=: empty; give a value, or leave it out"],
-        ),
+        (["run", "--config=", "--workdir=w"], r"--config=: empty; .*"),
     ],
 )
 def test_missing_arguments_are_named(
-    capsys: pytest.CaptureFixture[str], argv: list[str], lines: list[str]
+    capsys: pytest.CaptureFixture[str], argv: list[str], message: str
 ):
-    assert refused(argv, capsys) == lines
+    [line] = refused(argv, capsys)
+    assert re.fullmatch(message, line)
 
 
 def test_unknown_verbs_are_refused(capsys: pytest.CaptureFixture[str]):
     flags = "--config=quickstart", "--workdir=w"
     [line] = refused(["rnu", *flags], capsys)
     assert line.startswith("rnu: ")
-    assert "`lm-mia run --config=quickstart --workdir=w`" in line
+    assert "run --config=quickstart --workdir=w`" in line
     for word in "zzz", "--config=quickstart":
         [line] = refused([word], capsys)
         assert "see lm-mia --help" in line
@@ -337,11 +331,11 @@ def test_rm_deletes_only_unused_results(
     before = {k: v for k, v in tiny_run.content(w).items() if ".lock" not in k}
     (tiny_run.recipe_of(w) / "pieces" / "rates-0.parquet").write_text("x" * 2000)
     assert cli.main(["rm", "unused", f"--workdir={w}"]) == 0
-    assert capsys.readouterr().out.startswith("tiny: deleted 1 result (2 kB), kept ")
+    assert re.match(r"tiny: deleted 1 result \(2 kB\)", capsys.readouterr().out)
     after = tiny_run.content(w)
     assert {k: v for k, v in after.items() if ".lock" not in k} == before
     [line] = refused(["rm", "everything", f"--workdir={w}"], capsys)
-    assert line.startswith("everything: `lm-mia rm` deletes unused, recipe or checkpoints; run ")
+    assert re.match(r"everything: .* unused, recipe or checkpoints; run ", line)
     [line] = refused(["rm", "recipe", f"--workdir={w}"], capsys)
     assert line.startswith("NAME: missing")
     [line] = refused(["rm", "recipe", "tiny", "--config.name=x", f"--workdir={w}"], capsys)
@@ -353,7 +347,7 @@ def test_rm_deletes_a_recipe(
 ):
     w = tiny.copy(tmp_path / "w")
     [line] = refused(["rm", "recipe", "tinny", f"--workdir={w}"], capsys)
-    assert line == f"tinny: no recipe of --workdir={w}; it has tiny"
+    assert re.fullmatch(rf"tinny: .*--workdir={w}; .*\btiny", line)
     assert cli.main(["rm", "recipe", "tiny", f"--workdir={w}"]) == 0
     assert capsys.readouterr().out.startswith("tiny: deleted (")
     assert [*(w / "recipes").iterdir()] == []
@@ -382,7 +376,7 @@ def test_rm_deletes_checkpoints_and_their_links(
     assert not checkpoints.is_symlink()
     capsys.readouterr()
     [line] = refused(command, capsys)
-    assert "there are no checkpoints" in line
+    assert "no checkpoints" in line
     capsys.readouterr()
     assert cli.main(["attack", f"--workdir={w}"]) == 0  # scores stay
 
@@ -393,7 +387,7 @@ def test_rm_keeps_checkpoints_of_models_without_scores(
     w = tiny.copy(tmp_path / "w")
     next(tiny_run.recipe_of(w).glob("scores.zarr/loss/c/1/*")).unlink()
     [line] = refused(["rm", "checkpoints", "tiny", f"--workdir={w}"], capsys)
-    assert "1 model (reference-01) not scored yet" in line
+    assert "1 model (reference-01) not " in line
     assert (tiny_run.recipe_of(w) / "checkpoints").is_dir()
 
 
@@ -402,7 +396,7 @@ def test_report_draws_a_figure_again(
 ):
     w, figure = tiny.copy(tmp_path / "w"), "mace_fig06_dp_bound"
     [line] = refused(["report", f"--workdir={w}", "--figure=mine"], capsys)
-    assert line.startswith("--figure=mine: not a figure of this report")
+    assert line.startswith("--figure=mine: ")
     redrawn = []
 
     def write_page(workdir: Path, *arguments: Any) -> None:
@@ -532,7 +526,7 @@ def test_a_diverged_model_is_reported_until_its_record_is_deleted(
         recipe = tiny_run.recipe_of(w)
         assert messages[-1] == line.format(recipe / "diverged")
         warning = "model reference-01: loss=nan at step 0; lower optimizer.peak_learning_rate in a new workdir"
-        assert f"{warning}; the other models continue" in messages
+        assert any(message.startswith(warning) for message in messages)
         assert len(tiny_run.events(w, "model_scored")) == 5
         [logged] = tiny_run.logged(w, "model_diverged")
         evidence = json.loads((recipe / "diverged" / "reference-01.json").read_text())
@@ -551,14 +545,13 @@ def test_report_computes_what_other_settings_need(
     w = tiny.copy(tmp_path / "w")
     before = {*(tiny_run.recipe_of(w) / "pieces").iterdir()}
     assert cli.main(tiny.argv("report", w, "--config.attack.alpha=0.2")) == 0
-    assert capsys.readouterr().out.startswith("tiny: 16 members and 16 non-members ")
+    assert capsys.readouterr().out.startswith("tiny: 16 members ")
     assert before < {*(tiny_run.recipe_of(w) / "pieces").iterdir()}
 
 
 def test_fields_takes_no_flags(capsys: pytest.CaptureFixture[str]):
-    assert refused(["fields", "--config=quickstart"], capsys) == [
-        "--config=quickstart: `lm-mia fields` takes no flags, since it prints the default values; leave it out"
-    ]
+    [line] = refused(["fields", "--config=quickstart"], capsys)
+    assert re.match(r"--config=quickstart: `lm-mia fields` .*leave it out$", line)
 
 
 def test_help_version_and_fields(capsys: pytest.CaptureFixture[str]):
@@ -583,4 +576,4 @@ def test_ctrl_c_is_reported_on_one_line(
     monkeypatch.setattr(pipeline, "run", stopped)
     file = Path(cli.__file__).parent.parent / "configs" / "quickstart.py"
     assert cli.main(["run", f"--config={file}", "--workdir=/nowhere"]) == 130
-    assert capsys.readouterr().err == "stopped; run the same command again to continue\n"
+    assert re.fullmatch(r"stopped; [^\n]*same command[^\n]*\n", capsys.readouterr().err)

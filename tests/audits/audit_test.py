@@ -1,5 +1,6 @@
 import io
 import itertools
+import re
 import zipfile
 from typing import Any
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import subset_designs as draw
+from report_html import section_ids
 
 import lm_mia
 from lm_mia import cli, stats
@@ -205,7 +207,7 @@ def test_large_files_are_refused(tmp_path, monkeypatch):
 
     monkeypatch.setattr(arrays, "memory_bytes", lambda: 20)
     for write in (rows("score,member", "1,0", "2,1"), parquet(score=[1.0, 2.0], member=[0, 1])):
-        with pytest.raises(UserError, match="half of this machine's memory"):
+        with pytest.raises(UserError, match="machine's memory"):
             audits.audit(write(tmp_path), Settings())
 
 
@@ -215,44 +217,45 @@ def test_unreadable_files(tmp_path, monkeypatch):
 
     path = rows("score,member", "1,0")(tmp_path)
     monkeypatch.setattr("pathlib.Path.open", refuse)
-    with pytest.raises(UserError, match=r"scores.csv: cannot be read .*Permission denied"):
+    with pytest.raises(UserError, match=r"scores\.csv\b.*Permission denied"):
         audits.audit(path, Settings())
 
 
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [
-        (["--delta=1"], "--delta=1: must be at least 0 and below 1; try --delta=1e-5"),
-        (["--confidence=0"], "confidence=0: must be between 0 and 1; try"),
-        (["--fprs=0,0.1"], "fprs=0,0.1: must be rates above 0 and up to 1"),
-        (["--fprs=a"], "'a' is not a list of numbers such as 0.01,0.1"),
+        (["--delta=1"], "--delta=1: .*; try --delta=1e-5"),
+        (["--confidence=0"], "confidence=0: .*; try"),
+        (["--fprs=0,0.1"], "fprs=0,0.1: "),
+        (["--fprs=a"], "'a'.* 0.01,0.1"),
         (
             ["--membership=coin"],
-            "--membership=coin: must be one of given, coins, half, independent; did you mean coins?",
+            "--membership=coin: .* independent; did you mean coins",
         ),
-        (["--aggregate=sum"], "aggregate=sum: must be one of mean, max,"),
-        (["--aggregate=max"], "aggregate=max: is for scores of users"),
-        (["--replicates=1"], "replicates=1: must be 0, or at least 2"),
-        (["--user=name"], "among 'score', 'member'; name the columns by --score=, --member=,"),
-        (["--model=name"], "no column 'name' among"),
+        (["--aggregate=sum"], "aggregate=sum: .* mean, max,"),
+        (["--aggregate=max"], "aggregate=max: .*users"),
+        (["--replicates=1"], "replicates=1: .*0.*2"),
+        (["--user=name"], "'score', 'member'; .*--score=, --member=,"),
+        (["--model=name"], "column 'name'"),
         (["--score=member"], "a column has two roles"),
-        (["--config.model.layers=2"], "an audit reads no config; leave it out"),
-        (["--member-ship=coins"], "unknown flag; did you mean --membership?"),
+        (["--config.model.layers=2"], "no config; leave it out"),
+        (["--member-ship=coins"], "did you mean --membership"),
         (["--membership=independent", "--user=score"], "trials have no users"),
-        (["--out="], "--out=: empty; "),
-        (["--out=FOLDER/scores.csv"], "FOLDER/scores.csv: is a file; choose a folder"),
-        (["--out=FOLDER/scores.csv/a/b"], "FOLDER/scores.csv is a file; choose a folder"),
+        (["--out="], "--out=: "),
+        (["--out=FOLDER/scores.csv"], "FOLDER/scores.csv: .*; choose a folder"),
+        (["--out=FOLDER/scores.csv/a/b"], "FOLDER/scores.csv .*; choose a folder"),
     ],
 )
 def test_bad_flags(flags, problem, tmp_path, capsys):
     path = rows("score,member", "1,0", "2,1")(tmp_path)
     flags = [flag.replace("FOLDER", str(tmp_path)) for flag in flags]
     assert cli.main(["audit", str(path), *flags]) == 2
-    assert problem.replace("FOLDER", str(tmp_path)) in capsys.readouterr().err
+    problem = problem.replace("FOLDER", re.escape(str(tmp_path)))
+    assert re.search(problem, capsys.readouterr().err)
 
 
 def test_other_sources_are_refused():
-    with pytest.raises(UserError, match=r"source: must be a path, .* not list"):
+    with pytest.raises(UserError, match=r"^source: .* list"):
         lm_mia.audit([1.0, 2.0])  # pyright: ignore[reportArgumentType]
 
 
@@ -262,7 +265,7 @@ def test_all_problems_at_once(tmp_path, capsys):
     assert len(capsys.readouterr().err.splitlines()) == 5
     assert cli.main(["audit", "--delta=2"]) == 2
     lines = capsys.readouterr().err.splitlines()
-    assert lines[1:] == ["FILE: missing; add the path of a file, such as scores.csv"]
+    assert [line.partition(";")[0] for line in lines[1:]] == ["FILE: missing"]
 
 
 @pytest.fixture(scope="module")
@@ -317,7 +320,7 @@ def test_membership_decides_which_bound_there_is(membership):
     if membership == "given":
         assert bounds.empty
         assert len(result.notes) == 1
-        assert result.notes[0].endswith("drawn: membership=coins, half or independent")
+        assert result.notes[0].endswith("membership=coins, half or independent")
     elif membership == "half":
         bound = stats.one_run_bound(SCORE_N, MEMBER_N, membership="half", delta=1e-5)
         assert bounds["epsilon"].item() == bound.epsilon
@@ -344,9 +347,9 @@ def test_degenerate_intervals_are_named():
     scores = frame()
     assert not lm_mia.audit(scores, replicates=5).notes[:-1]
     few = scores.groupby("member").head(9)
-    assert "only 9 members and 9 non-members" in lm_mia.audit(few, replicates=5).notes[0]
+    assert "9 members and 9 " in lm_mia.audit(few, replicates=5).notes[0]
     scores["score"] += 100 * scores["member"]
-    assert "no score of a member lies among" in lm_mia.audit(scores, replicates=5).notes[0]
+    assert "no score of a member" in lm_mia.audit(scores, replicates=5).notes[0]
 
 
 def test_models_are_audited_one_by_one():
@@ -356,12 +359,12 @@ def test_models_are_audited_one_by_one():
     alone = lm_mia.audit(frame()[:150], membership="coins", replicates=5)
     first = result.epsilon.query("model == 'b'").drop(columns="model")
     pd.testing.assert_frame_equal(first, alone.epsilon.drop(columns="model"))
-    assert any("each of the 2 bounds holds" in note for note in result.notes)
+    assert any("of the 2 bounds" in note for note in result.notes)
     arrays = {"score_MxN": [SCORE_N, -SCORE_N], "member_MxN": MEMBER_N}
     result = lm_mia.audit(arrays, replicates=5)
     assert result.summary["auc"].sum() == pytest.approx(1)
-    assert result.notes[0].startswith("model 1: the AUC is clearly below")
-    assert "the scores may be reversed" in result.notes[0]
+    assert result.notes[0].startswith("model 1: the AUC ")
+    assert "reversed" in result.notes[0]
 
 
 def test_users_are_audited_instead_of_samples(tmp_path):
@@ -376,14 +379,12 @@ def test_users_are_audited_instead_of_samples(tmp_path):
     np.testing.assert_array_equal(result.groups["score"], by_user["score"])
     assert result.epsilon["canaries"].iloc[-1] == 100
     mixed = scores.assign(member=np.arange(400) % 4 == 0)
-    with pytest.raises(UserError, match="100 users, such as u0, with members and non-members"):
+    with pytest.raises(UserError, match=r"\b100 users\b.*\bu0\b"):
         lm_mia.audit(mixed, user="user")
-    with pytest.raises(
-        UserError, match=r"aggregate=gmean: .* users of data frame have a score of 0"
-    ):
+    with pytest.raises(UserError, match=r"aggregate=gmean: .* users of data frame .*\b0\b"):
         lm_mia.audit(scores, user="user", aggregate="gmean")
     missing = scores.assign(user=scores["user"].where(scores.index != 3))
-    with pytest.raises(UserError, match="column 'user': is missing in 1 rows, such as row 4"):
+    with pytest.raises(UserError, match=r"'user'.*\b1\b.*\brow 4\b"):
         lm_mia.audit(missing, user="user")
     arrays = {"score_MxN": SCORE_N + member, "member_MxN": member, "user_N": np.arange(400) // 4}
     same = lm_mia.audit(arrays, user="user_N", aggregate="max", replicates=5)
@@ -397,16 +398,15 @@ def test_missing_scores_are_counted():
     assert result.summary["left_out"].item() == 2
     assert result.epsilon["left_out"].tolist() == [2] * 4
     assert result.epsilon["canaries"].tolist() == [400] * 4
-    assert result.notes == (
-        "scores are missing for 2 samples; they are left out of rates, and count as errors in bounds",
-    )
+    [note] = result.notes
+    assert note.startswith("scores are missing for 2 ")
 
 
 def test_implausible_coins_are_refused():
     half = frame(member=np.arange(400) < 200)
     assert "exactly half" in lm_mia.audit(half, membership="coins", replicates=5).notes[-1]
     few = frame(member=np.arange(400) < 100)
-    with pytest.raises(UserError, match="100 of 400 samples of data frame are members, which fair"):
+    with pytest.raises(UserError, match="100 of 400 samples of data frame"):
         lm_mia.audit(few, membership="coins")
     assert lm_mia.audit(few, membership="half", replicates=5).epsilon["canaries"].iloc[-1] == 100
 
@@ -466,7 +466,7 @@ def test_independent_trials_need_a_training_run_each():
     result = lm_mia.audit(trials, membership="independent", replicates=5)
     alone = lm_mia.audit(frame(), membership="independent", replicates=5)
     pd.testing.assert_frame_equal(result.epsilon, alone.epsilon)
-    with pytest.raises(UserError, match=r"has 200 scores of model 0, but\s+trials are independent"):
+    with pytest.raises(UserError, match=r"200 scores of model 0\b.*\bindependent"):
         lm_mia.audit(frame(model=np.arange(400) % 2), membership="independent")
 
 
@@ -509,7 +509,7 @@ def test_losses_in_another_unit_are_refused_unless_declared():
     member_MxN = RNG.random((4, 100)) < 0.5
     loss_MxN = 300 - 30 * member_MxN + RNG.normal(size=(4, 100))
     arrays = losses_of(loss_MxN, member_MxN)
-    with pytest.raises(UserError, match=r"^arrays: the losses of all 4 models .*losses_are_nats"):
+    with pytest.raises(UserError, match=r"^arrays: .*\b4 models .*losses_are_nats"):
         lm_mia.audit(arrays, replicates=5)
     notes = lm_mia.audit(arrays, replicates=5, losses_are_nats=True).notes
     assert any("nats per token" in note for note in notes)
@@ -597,7 +597,7 @@ def test_command_prints_and_writes(tmp_path, capsys):
     assert len(pd.read_csv(out / "groups.csv")) == 400
     page = (out / "audit.html").read_text()
     assert "data:image" not in page
-    assert "Which users are most exposed" in page
+    assert "users" in section_ids(page)
     assert cli.main(["audit", str(path), "--model=member", "--replicates=5"]) == 2
     # A later audit leaves no table of the earlier one, and replaces no other file.
     assert cli.main(["audit", str(path), "--replicates=5", f"--out={out}"]) == 0
@@ -608,7 +608,7 @@ def test_command_prints_and_writes(tmp_path, capsys):
         argv = ["audit", str(tmp_path / file), "--score=fpr", "--member=tpr", f"--out={folder}"]
         before = (tmp_path / file).read_bytes()
         assert cli.main(argv) == 2
-        assert f"the audit would replace {tmp_path / file}" in capsys.readouterr().err
+        assert f"replace {tmp_path / file}" in capsys.readouterr().err
         assert (tmp_path / file).read_bytes() == before
 
 
@@ -659,7 +659,7 @@ def test_heading_has_all_samples_of_the_model(tmp_path, capsys):
     ]
     np.savez(tmp_path / "two.npz", **loss_arrays(targets=2, references=2))
     assert cli.main(["audit", str(tmp_path / "two.npz"), "--replicates=2"]) == 0
-    assert "two.npz: samples of the first model: " in capsys.readouterr().out
+    assert "samples of the first model: " in capsys.readouterr().out
 
 
 def test_users_are_counted_in_the_heading(tmp_path, capsys):
@@ -754,7 +754,7 @@ def test_single_scores_are_printed_in_full(tmp_path, capsys):
         assert cli.main(argv) == 0
         printed = capsys.readouterr().out
         assert line in printed
-        assert ("lower bound on epsilon" in printed) == (membership != "given")
+        assert ("lower bound on" in printed) == (membership != "given")
         assert "add --out=DIR" in printed
 
 

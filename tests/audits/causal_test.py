@@ -1,10 +1,12 @@
 """Audits of members and non-members from different sources: numbers, overlap, inputs and output."""
 
 import math
+import re
 
 import numpy as np
 import pandas as pd
 import pytest
+from report_html import section_ids
 
 import lm_mia
 from analysis.report import audit_causal as shown
@@ -93,7 +95,7 @@ def test_csv_and_arrays_give_the_same(frame, result, tmp_path) -> None:
     arrays |= {"length": frame["length"].to_numpy(), "source": frame["source"].to_numpy(str)}
     pd.testing.assert_frame_equal(lm_mia.audit(arrays, **options).causal, result.causal)
     arrays["length"] = arrays["length"][1:]
-    with pytest.raises(UserError, match="'length': has the shape"):
+    with pytest.raises(UserError, match=r"'length'.*shape"):
         lm_mia.audit(arrays, **options)
 
 
@@ -155,7 +157,7 @@ def test_a_column_that_separates_is_infinitely_unbalanced() -> None:
     audited = lm_mia.audit(frame, covariates=["leak", "same"], replicates=2)
     assert audited.covariate_balance["difference"].tolist() == [math.inf, 0]
     assert audited.causal["members_beyond_nonmembers"].eq(1).all()
-    assert "covariate 'same' is constant, so it has no effect" in audited.notes
+    assert any("'same' is constant" in note for note in audited.notes)
 
 
 def test_attacks_on_losses_take_covariates() -> None:
@@ -174,20 +176,20 @@ def test_attacks_on_losses_take_covariates() -> None:
     [
         (
             ["--covariates=len"],
-            "no column 'len' among 'score', 'member', 'length', 'source', 'copy'",
+            "column 'len' .*'score', 'member', 'length', 'source', 'copy'",
         ),
-        (["--covariates=length,"], "covariates=length,: has an empty name"),
-        (["--covariates=score"], "'score': a column has two roles"),
-        (["--covariates=length,length"], "'length': a column has two roles"),
-        (["--covariates=copy"], "'copy' has a rank correlation of -1.0000 with the scores"),
-        (["--covariates=one"], "all covariates are constant"),
-        (["--covariates=gap"], "column 'gap': is missing in 1 rows, such as row 3; fill it in"),
-        (["--covariates=name"], "column 'name': has 60 distinct strings; a category may have at"),
-        (["--text=length"], "column 'length': holds values of type double; must hold the text"),
+        (["--covariates=length,"], "covariates=length,: .*empty"),
+        (["--covariates=score"], "'score': .*two roles"),
+        (["--covariates=length,length"], "'length': .*two roles"),
+        (["--covariates=copy"], "'copy' .* -1\\.0000 "),
+        (["--covariates=one"], "covariates are constant"),
+        (["--covariates=gap"], "column 'gap': .*1.* row 3; fill"),
+        (["--covariates=name"], "column 'name': .*60 distinct"),
+        (["--text=length"], "column 'length': .* double"),
         (["--covariates=length", "--membership=coins"], "nothing to adjust"),
         (
             ["--text=name", "--membership=half"],
-            "--text=name: must be left out with --membership=half",
+            "--text=name: .*--membership=half",
         ),
     ],
 )
@@ -200,15 +202,13 @@ def test_bad_flags(flags: list[str], problem: str, tmp_path, capsys) -> None:
     frame.to_csv(tmp_path / "scores.csv", index=False)
     assert cli.main(["audit", str(tmp_path / "scores.csv"), *flags]) == 2
     error = capsys.readouterr().err
-    assert problem in error
+    assert re.search(problem, error)
     assert len(error.splitlines()) == 1
 
 
 def test_a_class_of_one_group() -> None:
     frame = make_frame(samples=40).assign(member=lambda f: f.index == 3)
-    with pytest.raises(
-        UserError, match="at least 2 different members with a score, but there are 1"
-    ):
+    with pytest.raises(UserError, match=r"2 different members\b.*\b1\b"):
         lm_mia.audit(frame, covariates=["length"])
 
 
@@ -230,7 +230,7 @@ def test_few_members_are_noted() -> None:
     frame = make_frame(samples=400)
     few = pd.concat([frame[frame["member"] == 1].head(12), frame[frame["member"] == 0]])
     result = lm_mia.audit(few, covariates=["length"], replicates=2)
-    assert any("only 12 members have a score" in note for note in result.notes)
+    assert any("12 members" in note for note in result.notes)
 
 
 def test_splines_are_linear_beyond_the_outer_knots() -> None:
@@ -253,7 +253,7 @@ def test_command_prints_and_writes(frame, tmp_path, capsys) -> None:
         assert line in printed
     assert {*audit_causal.TABLES} < {file.stem for file in out.glob("*.csv")}
     page = (out / "audit.html").read_text()
-    assert "What remains after adjustment" in page
+    assert "causal" in section_ids(page)
     auc = pd.read_csv(out / "causal.csv").set_index("estimator").loc["aipw", "auc"]
     assert f"{auc:.3f}" in page
     assert f"{auc:.3f}" in printed
