@@ -122,7 +122,7 @@ def test_replicas_match_the_attack_stage(recipes: SweepResults):
 
 
 def test_missing_attacks_are_named(recipes: SweepResults):
-    with pytest.raises(Unavailable, match="0 targets are too few"):
+    with pytest.raises(Unavailable, match=r"\b0 targets"):
         attacks.read_attack(recipes["flip-140M"])
     with pytest.raises(Unavailable, match="24 references and"):
         attacks.read_attack(recipes["main"], Variant(references=25))
@@ -145,7 +145,7 @@ def test_attacks_that_figures_need_are_computed_if_they_are_missing(
     unattacked = dataclasses.replace(
         recipe, recipe_dir=folder, declared=opening.tables_of_every_recipe
     )
-    with pytest.raises(Unavailable, match=r"no results of lira_online .* needs"):
+    with pytest.raises(Unavailable, match=r"lira_online\b.*\bneeds"):
         attacks.read_attack(unattacked, variant)
     need = Need(("data-384",), jackknife=True)
     [attacked] = opening.with_needs(SweepResults([unattacked]), [need]).recipes

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +85,8 @@ def test_exponentials_are_formatted_from_logarithms(log: float, shown: str) -> N
 def test_request_text_counts_samples_and_tokens() -> None:
     result = make_extraction(rows([-1.0, -2.0, -3.0]), [], FACTS | {"schemes": {}})
     text = result.request_text()
-    assert "the first 32 tokens of each of 3 samples (2 members and 1 non-member)" in text
-    assert "asked for the next 1 token." in text
+    assert re.findall(r"\d+", text) == ["32", "3", "2", "1", "1", "3"]
+    assert "next 1 token." in text
     assert text.endswith("3 were requested.")
 
 
@@ -141,7 +142,7 @@ def test_figure_without_nonmembers_is_drawn(finished: RecipeResults) -> None:
     assert read is not None
     assert read.member_N.all()
     assert len(extraction.draw(read).axes[1].get_lines()) == 2
-    assert "and 0 non-members) and asked for the next 30 tokens." in read.request_text()
+    assert "and 0 non-members)" in read.request_text()
 
 
 def test_heavy_tailed_scores_have_a_logarithmic_axis() -> None:

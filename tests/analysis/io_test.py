@@ -24,7 +24,7 @@ def test_families_are_ordered_and_recipes_share_names(recipes: SweepResults):
 
 
 def test_unknown_recipes_raise_or_return_the_default(recipes: SweepResults):
-    with pytest.raises(Unavailable, match="no recipe nonsense in this workdir"):
+    with pytest.raises(Unavailable, match="recipe nonsense"):
         recipes["nonsense"]
     assert recipes.get("nonsense") is None
     assert recipes.get("nonsense", 0) == 0
@@ -45,9 +45,9 @@ def test_steps_of_score_points_by_epoch(recipes: SweepResults):
 def test_folders_without_recipes_are_reported(tmp_path: Path):
     with pytest.raises(UserError, match=r"config\.json"):
         opening.read_recipe(tmp_path)
-    with pytest.raises(UserError, match=r"none: there is no such folder; run lm-mia run first"):
+    with pytest.raises(UserError, match=r"none: .*; run lm-mia run"):
         opening.read_recipes(tmp_path / "none")
-    with pytest.raises(UserError, match="there are no recipes in it; run lm-mia run first"):
+    with pytest.raises(UserError, match=r"no recipes.*; run lm-mia run"):
         opening.read_recipes(tmp_path)
 
 
@@ -55,7 +55,7 @@ def test_recipes_are_selected_by_any_of_their_names(folder: Path):
     results = opening.read_recipes(folder, ["data-384", "fixed-140M"])
     assert [r.name for r in results.recipes] == ["main", "data-384"]
     assert "fixed-140M" in results.recipes[0].names
-    with pytest.raises(UserError, match=r"--recipe=data-38: .* did you mean data-384 or "):
+    with pytest.raises(UserError, match=r"--recipe=data-38: .*\bdata-384 or "):
         opening.read_recipes(folder, ["data-38"])
 
 
@@ -86,9 +86,7 @@ def test_targets_stay_the_same_while_references_are_added(recipes: SweepResults)
 def test_two_recipes_with_one_name_are_reported(recipes: SweepResults, tmp_path: Path):
     one = recipes["data-384"]
     other = dataclasses.replace(one, recipe_dir=tmp_path / "recipes" / "b")
-    with pytest.raises(
-        UserError, match=r"name='data-384': .*data-384 and .*/b have this name; select"
-    ):
+    with pytest.raises(UserError, match=r"name='data-384': .*data-384 and .*/b .*; select"):
         io.SweepResults([one, other])
     assert list(io.SweepResults([one])) == ["data-384"]
     # a recipe whose command was stopped before it built the population
@@ -103,7 +101,7 @@ def test_unscored_epochs_are_reported(recipes: SweepResults):
     assert 1 in stored["score"]["at_epochs"]
     score = dataclasses.replace(recipe.config.score, at_epochs=(2.0,))
     later = dataclasses.replace(recipe, config=dataclasses.replace(recipe.config, score=score))
-    with pytest.raises(Unavailable, match="epochs-140M: not scored after epoch 1"):
+    with pytest.raises(Unavailable, match=r"epochs-140M: .*epoch 1"):
         later.step_after(1)
     assert later.step_after(2) > 0
 
@@ -116,5 +114,5 @@ def test_missing_integers_and_empty_columns_are_nan() -> None:
     assert (second["id"], first["x"]) == (7, 0.1)
     assert math.isnan(second["none"])
     assert io.read_samples(recipe, ["id"], "x.csv")["id"].dtype == float
-    with pytest.raises(Unavailable, match=r"there is no table y\.csv"):
+    with pytest.raises(Unavailable, match=r"\by\.csv"):
         io.read_table(recipe, "y.csv")

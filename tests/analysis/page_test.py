@@ -37,6 +37,7 @@ from analysis.experiments.privacyguard import one_run
 from analysis.experiments.reliability import finite_population
 from analysis.io import RecipeResults, SweepResults
 from analysis.opening import read_recipes
+from analysis.report import numbers
 from lm_mia.attacks import exports
 from lm_mia.config.paper import figure_number
 from lm_mia.errors import UserError
@@ -270,13 +271,13 @@ def test_the_page_of_a_paper_has_its_figures_and_claims(linked: Path):
     (linked / "figures" / "mace.html").write_text("from an earlier report")
     _, logged = write(linked, names, (*figures, "open_fig03_recency"))
     [line] = logged
-    assert line.startswith("not drawn: strongmia_fig07_extraction: main: there are no tables of ")
+    assert line.startswith("not drawn: strongmia_fig07_extraction: main: ")
     assert {p.name for p in (linked / "figures").glob("*.html")} == {"strongmia.html", "open.html"}
     shown = figure_page(linked, "strongmia")
     ids = [attributes["id"] for _, attributes in shown.tags if "id" in attributes]
     assert {*ids} == {*figures, "claims", "contents"}
     assert len({*ids}) == len(ids)
-    assert "The AUC of LiRA grows with the number of references." in shown.words
+    assert find("strongmia_fig01_references").statements[0] in shown.words
     assert "Not drawn: " in shown.words
     claims = pd.read_csv(linked / "tables" / "claims.csv")
     assert {*claims["figure"]} == {
@@ -374,15 +375,15 @@ def test_page_compares_recipes(linked: Path):
     for end in ("low", "high"):
         expected = coin[f"nonmember_fraction_127_{end}"]
         assert float(lines["flip-140M"][f"coin_flip_nonmembers_127_{end}"]) == expected
-    assert lines["small"]["missing_reason"] == "its population is not built yet"
-    assert "small is not compared: " in shown.words
+    assert "population" in lines["small"]["missing_reason"]
+    assert "small is not compared" in shown.words
 
 
 @pytest.mark.usefixtures("undrawn")
 def test_recipes_without_tables_or_targets_show_the_reason(linked: Path, tmp_path: Path):
     shown, _ = write(linked, ["fixed-10M"])  # has only targets
     assert "comparison of" not in shown.words
-    assert "each on its own random half of the texts" in shown.words
+    assert "own random half" in shown.words
     assert (
         found_of(read_recipes(linked)["fixed-10M"]) in page.summary_lines(linked, ["fixed-10M"])[0]
     )
@@ -391,7 +392,7 @@ def test_recipes_without_tables_or_targets_show_the_reason(linked: Path, tmp_pat
     settings["config"]["attack"] |= {"targets": 0}
     stored.unlink()
     stored.write_text(json.dumps(settings))
-    with pytest.raises(UserError, match=r"^[^\n]*attack.replicas=0: tables of [^\n]*$"):
+    with pytest.raises(UserError, match=r"^[^\n]*attack.replicas=0: [^\n]*$"):
         write(linked, ["fixed-10M"])
 
 
@@ -424,8 +425,8 @@ def test_two_replicas_and_one_attack_suffice(tmp_path: Path):
     own = (tmp_path / "w" / "recipes" / "layers=4,epochs=2" / "report.html").read_text()
     assert "../../figures/layers%3D4%2Cepochs%3D2-training.pdf" in own
     first, second, report = page.summary_lines(tmp_path / "w", None)
-    assert first.startswith("a: 40 members and 40 non-members are too few")
-    assert second.startswith("layers=4,epochs=2: 40 members and 40 non-members are too few")
+    assert re.match(r"a: 40 members and 40 non-members\b.*too few", first)
+    assert re.match(r"layers=4,epochs=2: 40 members and 40 non-members\b.*too few", second)
     assert report == f"report: {tmp_path / 'w' / 'report.html'}"
 
 
@@ -455,15 +456,13 @@ def test_summary_lines_match_the_tables(tmp_path: Path, monkeypatch: pytest.Monk
     [line] = page.summary_lines(tmp_path / "w", None)
     missed, interval = of_strength(recipe, "stacked", "missed").split(" ", 1)
     assert line.startswith("demo: ")
-    assert f" {found_of(recipe)} at 5 false alarms per 100 " in line
+    assert f" {found_of(recipe)} at {numbers.false_alarms(0.05)} " in line
     assert f"{missed} % {interval} would be missed" in line
     report, newer = tmp_path / "w" / "report.html", recipe.recipe_dir / "tables" / "flips.json"
     report.write_text("")
     os.utime(report, (newer.stat().st_atime, newer.stat().st_mtime - 9))
-    assert (
-        page.summary_lines(tmp_path / "w", ["demo"])[1]
-        == f"report: {report} (older than the tables)"
-    )
+    line = page.summary_lines(tmp_path / "w", ["demo"])[1]
+    assert line.startswith(f"report: {report} (older ")
     facts = {**recipe.view.facts("flips"), "warnings": ["first", "second"]}
     warned = {"flips.json": lambda _: facts}
     monkeypatch.setattr(exports, "TABLES", {**exports.TABLES, **warned})
@@ -474,7 +473,7 @@ def test_summary_lines_match_the_tables(tmp_path: Path, monkeypatch: pytest.Monk
     shutil.rmtree(recipe.recipe_dir / "scores.zarr")
     line = page.summary_lines(tmp_path / "w", ["demo"])[0]
     assert line.startswith("demo: no numbers: ")
-    assert "0 of 16 replicas are present" in line
+    assert "0 of 16 replicas" in line
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -490,8 +489,8 @@ def test_warnings_about_targets_are_shown_beside_the_numbers(
     }
     monkeypatch.setattr(exports, "TABLES", {**exports.TABLES, **warned})
     shown, _ = write(linked, ["fixed-10M", "flip-140M"])
-    assert "Careful, flip-140M: Of flip-140M." in shown.words
-    assert "Careful, fixed-10M: Of fixed-10M." in shown.words
+    for name in ("flip-140M", "fixed-10M"):
+        assert f"Careful, {name}: Of {name}." in shown.words
     shown, _ = write(linked, ["fixed-10M"])
     assert "Careful: Of fixed-10M." in shown.words
 
@@ -500,7 +499,7 @@ def test_summary_lines_of_targets_match_the_tables(linked: Path):
     recipe = read_recipes(linked)["fixed-10M"]
     line = page.summary_lines(linked, ["fixed-10M"])[0]
     assert line.startswith("fixed-10M: ")
-    assert f" {found_of(recipe)} at 5 false alarms per 100 " in line
+    assert f" {found_of(recipe)} at {numbers.false_alarms(0.05)} " in line
     assert "missed" not in line  # there are no replicas
 
 
@@ -517,10 +516,8 @@ def test_summary_lines_without_targets_have_pooled_rates(
     pooled = {"pooling.json": lambda _: facts, "pooling.csv": lambda _: pd.DataFrame([row])}
     with_declared = exports.with_declared
     monkeypatch.setattr(exports, "with_declared", lambda *a: {**with_declared(*a), **pooled})
-    assert page.summary_lines(linked, ["fixed-10M"])[0] == (
-        "fixed-10M: TPR 0.250 at 5% FPR, by one threshold for standardized losses (16 references, each attacked with "
-        "the others)"
-    )
+    line = page.summary_lines(linked, ["fixed-10M"])[0]
+    assert re.match(r"fixed-10M: TPR 0\.250 at 5% FPR\b.*\bstandardized\b.*\b16 references", line)
 
 
 @pytest.mark.process
@@ -545,7 +542,7 @@ def test_summary_lines_import_no_plotting_libraries(tmp_path: Path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("demo: 50 members and 50 non-members are too few")
+    assert re.match(r"demo: 50 members and 50 non-members\b.*too few", done.stdout)
 
 
 USER_FIGURE = """
@@ -569,23 +566,20 @@ def test_user_defined_figure_is_drawn(recipes: SweepResults, tmp_path: Path):
     figure_file.write_text(USER_FIGURE)
     page.check_figures([str(figure_file), "scaling"])
     shown = figure_section.make_section(str(figure_file), recipes, tmp_path)
-    assert (shown.missing, shown.short_title, shown.about) == (
-        "",
-        "User figure",
-        "The paper has more.",
-    )
+    assert (shown.missing, shown.short_title) == ("", "User figure")
+    assert shown.about in USER_FIGURE
+    assert shown.about
     data = pd.read_csv(tmp_path / "tables" / "mine.csv")
     assert data["samples"].tolist() == [recipes["main"].samples]
     without_recipes = figure_section.make_section(str(figure_file), SweepResults([]), tmp_path)
     [claim] = without_recipes.claims
     assert (claim.statement, claim.verdict) == ("There are some.", "not tested")
-    assert without_recipes.missing.startswith("no recipe main in this workdir; run lm-mia run ")
+    assert re.match(r"no recipe main\b.*; run lm-mia run ", without_recipes.missing)
     figure_file.write_text(USER_FIGURE.replace('recipes["main"].samples', "1 / 0"))
     line = 1 + figure_file.read_text().partition("1 / 0")[0].count("\n")
-    assert (
-        figure_section.make_section(str(figure_file), recipes, tmp_path).missing
-        == f"ZeroDivisionError: division by zero ({figure_file}, line {line})"
-    )
+    missing = figure_section.make_section(str(figure_file), recipes, tmp_path).missing
+    assert missing.startswith("ZeroDivisionError: ")
+    assert missing.endswith(f"({figure_file}, line {line})")
 
 
 def test_claims_without_a_paper_are_not_those_of_a_paper(tmp_path: Path):
@@ -595,8 +589,8 @@ def test_claims_without_a_paper_are_not_those_of_a_paper(tmp_path: Path):
         figure_file.write_text(USER_FIGURE.replace("The paper has more.", paper))
         shown = figure_section.make_section(str(figure_file), SweepResults([]), tmp_path)
         texts[bool(paper)] = Page(rendered([shown])).words
-    assert "1 claim of the paper not tested" in texts[True]
-    assert "1 claim not tested" in texts[False]
+    assert "claim of the paper" in texts[True]
+    assert "1 claim not" in texts[False]
     assert "paper" not in texts[False]
 
 
@@ -608,31 +602,32 @@ def test_unknown_figures_are_reported_on_one_line_each(tmp_path: Path):
     text = "from lm_mia.attacks.spec import Need" + USER_FIGURE.replace("title=", reads)
     (tmp_path / "unknown.py").write_text(text)
     for name, message in (
-        ("fig99", "there is no such figure; did you mean strongmia_fig"),
-        ("fig05_instability", "there is no such figure; did you mean strongmia_fig05_instability?"),
-        ("fig30", "there is no such figure; did you mean strongmia_fig30_coin_free?"),
+        ("fig99", "did you mean strongmia_fig"),
+        ("fig05_instability", "did you mean strongmia_fig05_instability?"),
+        ("fig30", "did you mean strongmia_fig30_coin_free?"),
         (
             "fig05",
-            "there is no such figure; did you mean strongmia_fig05_instability or mace_fig05_metrics or ",
+            "strongmia_fig05_instability or mace_fig05_metrics or ",
         ),
-        ("qqq", "there is no such figure; choose from strongmia_fig01_references, "),
-        (f"{tmp_path}/yours.py", "there is no such file; it must define EXPERIMENT"),
-        (f"{tmp_path}/undefined.py", "the file does not define EXPERIMENT = Experiment(...)"),
-        (f"{tmp_path}/broken.py", "the file fails with ZeroDivisionError: division by zero"),
-        (f"{tmp_path}/scaling.py", "an included figure has this name; rename the file"),
-        (f"{tmp_path}/unknown.py", "reads: attack 'lirra': there is none of this name; choose "),
+        ("qqq", "choose from strongmia_fig01_references, "),
+        (f"{tmp_path}/yours.py", "no such file; "),
+        (f"{tmp_path}/undefined.py", "not define EXPERIMENT"),
+        (f"{tmp_path}/broken.py", "ZeroDivisionError"),
+        (f"{tmp_path}/scaling.py", "; rename the file"),
+        (f"{tmp_path}/unknown.py", "reads: attack 'lirra': "),
     ):
         with pytest.raises(UserError) as caught:
             page.check_figures(["scaling", name])
         [line] = str(caught.value).splitlines()
-        assert line.startswith(f"figures={name!r}: {message}")
+        assert line.startswith(f"figures={name!r}: ")
+        assert message in line
     with pytest.raises(UserError) as caught:
         page.check_figures(["fig99", "fig98"])
     assert len(str(caught.value).splitlines()) == 2
     (tmp_path / "other").mkdir()
     for path in (tmp_path / "mine.py", tmp_path / "other" / "mine.py"):
         path.write_text(USER_FIGURE)
-    with pytest.raises(UserError, match="has the same file name"):
+    with pytest.raises(UserError, match=r"other/mine\.py.* same file name"):
         page.check_figures([f"{tmp_path}/mine.py", f"{tmp_path}/other/mine.py"])
 
 
@@ -646,8 +641,7 @@ def test_a_listed_figure_is_named_with_the_flag_that_removes_it(tmp_path: Path):
     with pytest.raises(UserError) as caught:
         page.check_figures([*same_stem, str(broken)], are_listed=True)
     assert [
-        shlex.split(line.partition("from the workdir with ")[2])
-        for line in str(caught.value).splitlines()
+        shlex.split(line.partition(" workdir with ")[2]) for line in str(caught.value).splitlines()
     ] == [
         [f"--config.figures=-{same_stem[1]}"],
         ["--config.figures=-it's broken.py"],
@@ -664,13 +658,13 @@ def test_a_listed_figure_is_named_with_the_flag_that_removes_it(tmp_path: Path):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["{here}"], "there are no recipes in it; run lm-mia run first"),
-        (["{here}/none"], "there is no such folder; run lm-mia run first"),
+        (["{here}"], "{here}: "),
+        (["{here}/none"], "{here}/none: "),
         (
             ["{sweep}", "--recipe=man"],
-            "--recipe=man: {sweep} has no such recipe; did you mean main",
+            "--recipe=man: {sweep} ",
         ),
-        (["{sweep}", "--figure=fig99"], "figures='fig99': there is no such figure; did you mean"),
+        (["{sweep}", "--figure=fig99"], "figures='fig99': "),
     ],
 )
 def test_invalid_input_is_reported_on_one_line(
@@ -691,7 +685,7 @@ def test_missing_scores_exit_with_2_and_one_line(
     assert page.main([str(tmp_path)]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert re.fullmatch(r"[^\n]*0 of 4 replicas are present[^\n]*`lm-mia run` first\n", err)
+    assert re.fullmatch(r"[^\n]*0 of 4 replicas [^\n]*`lm-mia run` first\n", err)
 
 
 def test_package_runs_as_a_command(
@@ -701,7 +695,7 @@ def test_package_runs_as_a_command(
     with pytest.raises(SystemExit) as caught:
         runpy.run_module("analysis", run_name="__main__")
     assert caught.value.code == 2
-    assert capsys.readouterr().err.endswith("there are no recipes in it; run lm-mia run first\n")
+    assert capsys.readouterr().err.endswith("; run lm-mia run first\n")
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -56,6 +56,11 @@ def headings(html: str) -> list[str]:
     return [str(Markup(h).striptags()) for h in re.findall(r"(?s)<h2[^>]*>(.*?)</h2>", html)]
 
 
+def section_ids(html: str) -> list[str]:
+    """Returns the ids of the sections that have a title, in their order."""
+    return re.findall(r'<h2 id="([^"]*)-title"', html)
+
+
 def description(html: str, key: str) -> str:
     """Returns the description of the first drawing of a chart, which has its numbers."""
     found = re.search(rf'(?s)<desc id="{key}[^"]*-desc">(.*?)</desc>', html)

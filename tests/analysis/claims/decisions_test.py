@@ -1,6 +1,7 @@
 """Numbers about decisions and their intervals, from the tables of recipes."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ def test_intervals_cover_replicas_references_and_samples(recipes: SweepResults):
     assert members.value == pytest.approx(samples["flip_rate_0.05"][member_N].mean())
     assert nonmembers.value == pytest.approx(samples["flip_rate_0.05"][~member_N].mean())
     gap = (members - nonmembers).estimate()
-    assert gap.over == "12 replicas, 16 references and the samples"
+    assert re.findall(r"(\d+) (\w+)", gap.over) == [("12", "replicas"), ("16", "references")]
     assert gap.not_covered == ("the training subset",)
     assert gap.standard_error > 0
 
@@ -34,11 +35,11 @@ def test_auc_is_the_same_at_every_fpr(recipes: SweepResults):
     np.testing.assert_array_equal(auc.value_A1xR1xH1, at_tenth.value_A1xR1xH1)
     assert auc.value_A1xR1xH1.shape == (9, 15, 15)
     assert not math.isnan(auc.value)
-    with pytest.raises(UserError, match=r"has no FPR of 0\.3"):
+    with pytest.raises(UserError, match=r"\bFPR\b.*\b0\.3\b"):
         decisions.read_jackknife(flip, "auc", 0.3)
 
 
 def test_replicas_with_other_members_are_refused(recipes: SweepResults):
     decisions.check_same_members(recipes["flip-140M"], recipes["flip-302M"])
-    with pytest.raises(UserError, match="do not have the same members"):
+    with pytest.raises(UserError, match="same members"):
         decisions.check_same_members(recipes["flip-140M"], recipes["main"])

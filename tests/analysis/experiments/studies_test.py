@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -122,7 +123,7 @@ def test_the_order_of_imported_losses_is_not_known(scores: SyntheticScores, tmp_
     imported = dataclasses.replace(scores, store=dataclasses.replace(scores.store, design="given"))
     run(imported, FEW, tmp_path, recency.STUDY)
     facts = json.loads((tmp_path / "recency.json").read_text())
-    assert facts["reason"] == "the batch order of imported losses is not known"
+    assert "batch order" in facts["reason"]
 
 
 SETS = {
@@ -263,7 +264,7 @@ def test_thresholds_of_groups_have_the_rate_of_one_threshold():
 def test_groups_of_texts_are_not_possible(scores: SyntheticScores, tmp_path: Path):
     run(scores, FEW, tmp_path, text_groups.STUDY)
     facts = json.loads((tmp_path / "text_groups.json").read_text())
-    assert "the texts cannot be divided into groups of 40 or more non-members" in facts["reason"]
+    assert "40 or more non-members" in facts["reason"]
     population: Any = scores.population
     population.columns = {"tokens": population.lengths_N}
     view, write = cast(Any, SimpleNamespace(attacked=population)), cast(Any, None)
@@ -276,9 +277,11 @@ def test_groups_of_texts_are_not_possible(scores: SyntheticScores, tmp_path: Pat
 def test_too_few_replicas_are_a_reason(scores: SyntheticScores, tmp_path: Path):
     run(scores, dataclasses.replace(FEW, replicas=8), tmp_path, fragile_hits.STUDY)
     facts = json.loads((tmp_path / "fragile_hits.json").read_text())
-    assert facts["reason"].startswith(
-        "8 replicas and 12 references are present, but at least 9 and 4 are needed; run lm-mia run "
+    numbers = re.match(
+        r"(\d+) replicas\D+(\d+) references\D+(\d+)\D+(\d+)\b.*; run lm-mia run ", facts["reason"]
     )
+    assert numbers is not None
+    assert numbers.groups() == ("8", "12", "9", "4")
     assert [path.name for path in tmp_path.iterdir()] == ["fragile_hits.json"]
 
 
@@ -294,7 +297,7 @@ def test_a_recipe_has_the_studies_of_its_figures():
         spec.StudyNeed(("main",), "x")  # pyright: ignore
     with pytest.raises(ValueError, match=r"^Study: name='two words'"):
         spec.Study("two words", fragile_hits.compute, fragile_hits.STUDY.tables)
-    with pytest.raises(ValueError, match=r"^Study: tables=\('a.csv',\): must be a tuple of Table"):
+    with pytest.raises(ValueError, match=r"^Study: tables=\('a.csv',\): .*\bTable\b"):
         spec.Study("word", fragile_hits.compute, ("a.csv",))  # pyright: ignore
 
 
@@ -340,19 +343,13 @@ def test_mistakes_of_a_study_are_one_line(scores: SyntheticScores, tmp_path: Pat
     def reads(view: Any, write: Any) -> None:
         view.table("samples.parquet")
 
-    assert "focus_fprs: keyword-only parameters of misspelled are settings" in refused(
-        scores, tmp_path, study(misspelled)
-    )
-    assert "writes other.csv, which it does not declare" in refused(
-        scores, tmp_path, study(undeclared)
-    )
-    assert "reads samples.parquet, which it does not declare" in refused(
-        scores, tmp_path, study(reads)
-    )
+    assert "focus_fprs: keyword-only" in refused(scores, tmp_path, study(misspelled))
+    assert "writes other.csv" in refused(scores, tmp_path, study(undeclared))
+    assert "reads samples.parquet" in refused(scores, tmp_path, study(reads))
     for others in (
         [study(reads, file="samples.parquet")],
         [study(reads), study(undeclared, file="other.csv")],
         [study(reads), study(undeclared, "other")],
         [study(reads, "pooling")],
     ):
-        assert "choose another name in your file" in refused(scores, tmp_path, *others)
+        assert "choose another name" in refused(scores, tmp_path, *others)

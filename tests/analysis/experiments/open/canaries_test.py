@@ -54,7 +54,9 @@ def test_kinds_are_the_first_and_the_last_canaries(recipe: RecipeResults):
         for _, member_N, score_N in scores_of(recipe, Variant("lira_online", 32))
     ]
     assert auc.value == pytest.approx(np.mean(expected))
-    assert (auc.over, auc.not_covered) == ("3 targets, their references and the canaries", ())
+    assert auc.over.startswith("3 targets")
+    assert "canaries" in auc.over
+    assert auc.not_covered == ()
 
 
 def test_claims_of_easier_random_canaries_are_seen(recipe: RecipeResults):
@@ -78,9 +80,9 @@ def test_the_difference_has_a_sign(recipe: RecipeResults, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("section", "changes", "message"),
     [
-        ("population", {"random_samples": 0}, "canaries are all of one kind"),
-        ("population", {"random_samples": 200}, "canaries are all of one kind"),
-        ("train", {"subset": "exact"}, "set train.subset=bernoulli"),
+        ("population", {"random_samples": 0}, "of one kind"),
+        ("population", {"random_samples": 200}, "of one kind"),
+        ("train", {"subset": "exact"}, "train.subset=bernoulli"),
     ],
 )
 def test_other_recipes_are_refused(

@@ -128,7 +128,7 @@ def test_correlations_are_means_over_models(world: World):
 def test_long_suffixes_and_no_tokens_are_left_out(world: World, tmp_path: Path):
     other = dataclasses.replace(world, folder=tmp_path)
     [message] = run(other, dataclasses.replace(SETTINGS, suffix_tokens=40))
-    assert message.startswith("extract.prefix_tokens=5, extract.suffix_tokens=40: fewer than 16 of")
+    assert message.startswith("extract.prefix_tokens=5, extract.suffix_tokens=40: fewer than 16 ")
     assert {path.name for path in tmp_path.iterdir()} == {tokens.MEMBERSHIP, "tokens.json"}
     nothing = dataclasses.replace(world, folder=tmp_path / "nothing")
     assert run(nothing, TokenSettings()) == []

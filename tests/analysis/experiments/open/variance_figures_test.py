@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.stats
+from verdicts import SUPPORTED_HERE
 from views import recipe_of_files
 
 from analysis.experiments.open import variance
@@ -91,7 +92,7 @@ def test_figure_has_all_claims(tmp_path: Path):
     drawn = variance.draw(results(tmp_path))
     assert tuple(claim.statement for claim in drawn.claims) == variance.STATEMENTS
     order, training, resampling, threshold = drawn.claims
-    assert order.verdict == "supported for these models only"
+    assert order.verdict == SUPPORTED_HERE
     assert "0.400" in order.finding  # 0.6 - 0.2
     # Of 40: 24 for training, with interactions, and 12 for the subset. Nothing but the loss varies.
     assert training.holds
@@ -105,5 +106,5 @@ def test_figure_has_all_claims(tmp_path: Path):
 
 def test_missing_table(tmp_path: Path):
     recipe = recipe_of_files(tmp_path, variance.RECIPE)
-    with pytest.raises(Unavailable, match=r"attack\.replica_inits must be above 1"):
+    with pytest.raises(Unavailable, match=r"attack\.replica_inits\b.*\b1\b"):
         variance.Components.read(recipe)

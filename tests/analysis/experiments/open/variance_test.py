@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -176,7 +177,7 @@ def test_parts_and_facts(made: tuple[Store, Path]):
 def test_the_figure_is_drawn_from_the_tables_of_the_study(made: tuple[Store, Path], tmp_path: Path):
     shutil.copytree(made[1], tmp_path / "tables")
     drawn = variance.draw(SweepResults([recipe_of_files(tmp_path, variance.RECIPE)]))
-    assert "from 4 initializations in 3 batch orders each" in drawn.notes[0]
+    assert re.search(r"\b4 initializations\b.*\b3 batch orders", drawn.notes[0])
     assert [claim.statement for claim in drawn.claims] == [*variance.STATEMENTS]
 
 
@@ -188,7 +189,5 @@ def test_there_is_no_table_of_one_initialization(made: tuple[Store, Path], tmp_p
 def test_missing_models_are_reported(tmp_path: Path):
     models = [model for model in requested(C) if model != subsets.crossed(2, 1)]
     [message] = run(write(tmp_path, models), C, tmp_path)
-    assert message.startswith(
-        "attack.replica_inits=4: 1 of 12 models with the target's subset are missing, and there are 3 sets"
-    )
+    assert re.match(r"attack\.replica_inits=4: 1 of 12 models\b.*\b3 sets", message)
     assert not (tmp_path / variance.TABLE).exists()

@@ -181,9 +181,7 @@ def test_too_few_references_leave_a_reason_and_no_table(tmp_path: Path):
     fewer = dataclasses.replace(WITH_TARGETS, references=11)
     run = run_attacks(scores, fewer, tmp_path / "tables")
     assert not (run.folder / "more_references.csv").exists()
-    assert (
-        "3 complete pairs of references; an extrapolation needs at least 4" in facts(run)["reason"]
-    )
+    assert re.search(r"\b3 complete pairs\b.*\b4\b", facts(run)["reason"])
 
 
 def reasons(run: AttackRun, attack: str, metric: str) -> list[str]:
@@ -210,7 +208,7 @@ def test_an_attack_that_leaves_out_many_samples_is_not_extrapolated(tmp_path: Pa
     c = dataclasses.replace(WITH_TARGETS, references=12)
     run = run_attacks(write_scores(tmp_path, c, SAMPLES), c, tmp_path / "tables")
     for reason in reasons(run, "lira_online", "auc"):
-        assert re.fullmatch(r"1\d% of the samples have no score with 4 references", reason)
+        assert re.fullmatch(r"1\d% .*no score.* 4 references", reason)
 
 
 def test_a_perfect_attack_is_not_extrapolated(tmp_path: Path):
@@ -220,7 +218,7 @@ def test_a_perfect_attack_is_not_extrapolated(tmp_path: Path):
         tmp_path / "tables",
     )
     for reason in reasons(run, "reference_calibrated", "auc"):
-        assert reason.startswith("the value is 0 or 1 with ")
+        assert reason.startswith("the value is 0 or 1 ")
 
 
 def test_without_an_effect_no_change_is_expected(tmp_path: Path):

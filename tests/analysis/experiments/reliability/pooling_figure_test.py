@@ -85,7 +85,7 @@ def test_without_scores_nothing_is_drawn(tmp_path: Path):
     table.to_csv(path, index=False)
     shown = pooling.read(recipe_of_files(tmp_path))
     assert shown is not None
-    assert shown.reason == "no non-member has enough OUT references with different losses"
+    assert "OUT references" in shown.reason
     assert {*pooling.recipe_figures(recipe_of_files(tmp_path)).values()} == {None}
     # Samples may have scores although none has the moments of both classes.
     nothing = pd.DataFrame({"tpr_gaussian": [math.nan], "tpr_gaussian_population": [math.nan]})

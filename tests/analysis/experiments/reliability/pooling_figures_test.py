@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from verdicts import SUPPORTED_HERE
 from views import recipe_of_files
 
 from analysis import figure_section
@@ -73,7 +74,7 @@ def test_claims_on_strategies(tmp_path: Path, figure: str, claims: int):
 def test_figures_name_what_is_missing(tmp_path: Path):
     recipes = recipes_in(tmp_path)
     for name in (FIG01, A2):
-        with pytest.raises(Unavailable, match=r"leave_one_out must be set; run lm-mia attack"):
+        with pytest.raises(Unavailable, match=r"leave_one_out\b.*; run lm-mia attack"):
             pooling.EXPERIMENTS[name].draw(recipes)
     (tmp_path / "tables" / "pooling.json").write_text(json.dumps({"reason": "6 references"}))
     shown = figure_section.make_section(FIG01, recipes, tmp_path)
@@ -101,7 +102,7 @@ def test_claims_on_the_rates_of_samples(tmp_path: Path):
     equal, uneven = np.ones(3_000), np.repeat([0.25, 4.0], [2_400, 600])
     rates = {"naive": uneven, "standardized": equal, "standardized_predictive": equal}
     drawn = pooling.draw_a2(write_sample_fprs(tmp_path, rates))
-    assert [c.verdict for c in drawn.claims] == ["supported for these models only"] * 2
+    assert [c.verdict for c in drawn.claims] == [SUPPORTED_HERE] * 2
     at_once = drawn.data[(drawn.data["fpr"] == 0.1)].pivot(
         index="low", columns="series", values="share"
     )

@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import itertools
 import json
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -276,10 +277,10 @@ def test_reasons_why_there_are_no_tables(world: SyntheticScores, tmp_path: Path)
     run(world, dataclasses.replace(C, references=6), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["pooling.json"]
     reason = json.loads((tmp_path / "pooling.json").read_text())["reason"]
-    assert reason.startswith("6 references can be attacked with the others; at least 8 are needed;")
+    assert re.match(r"6 references\b.*\b8\b", reason)
     run(world, dataclasses.replace(C, fprs=(0.0, 1.0), focus_fpr=1.0), tmp_path)
     reason = json.loads((tmp_path / "pooling.json").read_text())["reason"]
-    assert reason == "no rate of attack.fprs is between 0 and 1"
+    assert "attack.fprs" in reason
     run(world, dataclasses.replace(C, leave_one_out=False), tmp_path / "other")
     assert [*(tmp_path / "other").iterdir()] == []
 

@@ -1,10 +1,12 @@
 """Numbers that depend on the number of replicas: which of them are compared with the paper and between recipes."""
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from synthetic_workdir import with_files
+from verdicts import SUPPORTED_HERE
 
 from analysis import figure_section, paper_pages, papers, scaling
 from analysis.claims.jackknife import Jackknife
@@ -68,16 +70,16 @@ def test_counts_among_other_numbers_of_members_are_not_compared(name: str, sweep
     assert few.ours.keys() - few.not_comparable == tprs
     # The samples are fewer than in the paper, too.
     assert as_in_paper.not_comparable == {key for key in few.ours if key.endswith(" tp")}
-    assert "among 524,288 in the paper" in as_in_paper.not_comparable_note
+    assert "524,288" in as_in_paper.not_comparable_note
 
 
 def test_page_shows_the_paper_on_request_only(recipes: SweepResults, tmp_path: Path):
     compared = figure_section.make_section("strongmia_fig05_instability", recipes, tmp_path)
-    assert compared.title == (
-        "Figure 5: Decision instability of replicas, 221k parameters (302M in the paper)"
-    )
+    assert "221k parameters" in compared.title
+    assert compared.title.startswith("Figure 5: ")
+    assert compared.title.endswith("(302M in the paper)")
     alone = compared.without_comparison()
-    assert alone.title == "Decision instability of replicas, 221k parameters"
+    assert f"Figure 5: {alone.title} (302M in the paper)" == compared.title
     html, text = (
         " ".join(paper_pages.render(page, [s], figure_section.claims_table([s])).split())
         for page, s in (("own", alone), ("strongmia", compared))
@@ -119,9 +121,7 @@ def test_sizes_with_other_numbers_of_replicas_are_not_compared(name: str, sweep)
     )
     assert equal.verdict != "not tested"
     assert other.verdict == "not tested"
-    assert other.finding == (
-        "flip-302M has 13 replicas and flip-140M 12, and the share of coin flips depends on their number"
-    )
+    assert re.match(r"flip-302M has 13 replicas\b.*\bflip-140M 12\b", other.finding)
 
 
 def test_scaling_draws_coin_flips_of_equally_many_replicas(sweep):
@@ -130,7 +130,7 @@ def test_scaling_draws_coin_flips_of_equally_many_replicas(sweep):
         assert drawn.figure is not None
         titles = [axes.get_ylabel() for axes in drawn.figure.axes]
         assert any(title.startswith("Coin flips") for title in titles) == has_panels
-    assert "they are not drawn" in " ".join(other.notes)
+    assert "not drawn" in " ".join(other.notes)
     assert "not drawn" not in " ".join(equal.notes)
 
 
@@ -144,7 +144,7 @@ def test_gap_of_the_two_ratios_by_hand():
 
 @pytest.mark.parametrize(
     ("unstable", "verdict"),
-    [(0.4, "supported for these models only"), (0.31, "undecided"), (0.2, "undecided")],
+    [(0.4, SUPPORTED_HERE), (0.31, "undecided"), (0.2, "undecided")],
 )
 def test_unstable_decisions_in_the_partial_auc(
     recipes: SweepResults, monkeypatch: pytest.MonkeyPatch, unstable: float, verdict: str
@@ -183,13 +183,13 @@ def test_replicas_are_compared_with_compute_optimal_models(recipes: SweepResults
     claim = find("strongmia_fig24_mean_roc").draw(SweepResults(chosen)).claims[-1]
     if lacking:
         assert claim.verdict == "not tested"
-        assert claim.finding.startswith("this run has no models of 221k on compute-optimal data")
+        assert claim.finding.startswith("this run has no")
     else:
         assert claim.verdict != "not tested"
         small, optimal = recipes["flip-140M"], recipes["chinchilla-140M"]
         samples = f"AUC of 98.3k, {small.samples:,} minus {optimal.samples:,} samples"
         assert claim.finding.startswith(samples)
-        assert "it holds the training subset fixed" in claim.finding
+        assert "training subset fixed" in claim.finding
 
 
 def posteriors_and_flips(
@@ -205,7 +205,7 @@ def posteriors_and_flips(
 @pytest.mark.parametrize(
     ("above", "threshold", "verdict"),
     [
-        (-0.3, 0.6, "supported for these models only"),
+        (-0.3, 0.6, SUPPORTED_HERE),
         (0.2, 0.6, "undecided"),
         (0.0, 0.6, "undecided"),
         (-0.3, 1.0, "not tested"),  # No member is above the threshold.
@@ -216,7 +216,8 @@ def test_flip_rate_rises_and_declines(above: float, threshold: float, verdict: s
     claim = instability._claim_rises_and_declines(posterior_M, flip_M, np.arange(500), threshold)
     assert claim.verdict == verdict
     if threshold < 1:
-        assert "it holds the training subset and the replicas and the references" in claim.finding
+        held = claim.finding.partition(" holds ")[2]
+        assert all(part in held for part in ("training subset", "replicas", "references"))
 
 
 def test_rank_correlations_on_both_sides_by_hand():
@@ -224,9 +225,7 @@ def test_rank_correlations_on_both_sides_by_hand():
     flip_M = np.array([0.0, 0.1, 0.3, 0.2, 0.5, 0.3, 0.4, 0.1])
     claim = instability._claim_rises_and_declines(posterior_M, flip_M, np.arange(8), 0.5)
     # 1 - 6 x 2 / 60 below, and -(1 - 6 x 18 / 60) above.
-    assert "Rank correlation of flip rate and mean posterior among members with a posterior " in (
-        claim.finding
-    )
+    assert claim.finding.startswith("Rank correlation of flip rate")
     found = [part.split(": ")[1].split(",")[0] for part in claim.finding.split("; Neg")]
     assert found == ["0.800", "0.800"]
 
@@ -263,7 +262,7 @@ def test_claims_at_a_high_fpr(recipes: SweepResults):
     )
     assert equal_distance.estimate is not None
     assert equal_distance.estimate.value == pytest.approx(expected.value)
-    assert equal_distance.verdict in ("supported for these models only", "undecided")
+    assert equal_distance.verdict in (SUPPORTED_HERE, "undecided")
     other = facts | {"config": facts["config"] | {"fprs": [0.01, 0.2]}}
     assert {claim.verdict for claim in instability._claims_at_high_fpr(recipe, other)} == {
         "not tested"
