@@ -299,6 +299,9 @@ MORE_MODEL_CALLS: dict[str, Callable[[Any], Any]] = {
     "pooled_rates": lambda x: stats.pooled_rates(x, MEMBER_MxN, 0.0),
     "pooled_threshold": lambda x: stats.pooled_threshold(x, MEMBER_MxN, 0.5),
     "pooled_threshold linear": lambda x: stats.pooled_threshold(x, MEMBER_MxN, 0.5, rule="linear"),
+    "pooled_tprs_of_parts": lambda x: stats.pooled_tprs_of_parts(
+        x, MEMBER_MxN, MEMBER_MxN[:2], 0.5
+    ),
     "potential_outcomes": lambda x: stats.potential_outcomes(
         lambda: [(as_array(x), MEMBER_MxN)], [1, 1, 1, 1], 0.5
     ),

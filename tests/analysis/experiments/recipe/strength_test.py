@@ -74,7 +74,7 @@ def summarize(
         view, cast(Any, written.__setitem__), headline=headline, focus_fpr=focus_fpr, fprs=FPRS
     )
     [found] = written.values()
-    assert {*found} == {n for names in strength.STRENGTH.columns for n in names.split(", ")}
+    assert {*found} == {*strength.STRENGTH.column_names}
     return found.set_index(["attack", "metric"])
 
 
