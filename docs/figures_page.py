@@ -68,7 +68,7 @@ Elsewhere, as in the names of files, a figure has its full name, such as `strong
 settings:
 
 - `paper`: the published numbers of models and samples of StrongMIA, on C4.
-- `gpu`: reduced models and data for one GPU of 80-141 GB, on C4; less than an hour for each figure.
+- `gpu`: reduced models and data for one GPU of 80-141 GB, on C4; by its plan, less than an hour for each figure.
 - `cpu`: small models of docstrings for two cores; minutes for each figure.
 
 `configs/strongmia.py` holds the settings and describes each recipe. Figures that need the same recipe share its models

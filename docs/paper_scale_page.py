@@ -51,9 +51,9 @@ lm-mia plan --config=strongmia:tab01,tab02,tab03,tab04,tab05,tab06,paper --devic
 |---|---|---|---|---|---|---|---|
 {rows}
 
-Hours are those of `lm-mia plan --config=strongmia:FIGURES,paper --device=h100`, at the MFU that was [measured on an
-H100](../results/accelerators.md) for these sizes, with 400 tokens per sample. Results of one workdir share models:
-Figure 5 uses the models of Tables 2, 4 and 6.
+Hours are those of `lm-mia plan --config=strongmia:FIGURES,paper --device=h100`, at an MFU between those that were
+[measured on an H100](../results/accelerators.md) for the nearest sizes, with 400 tokens per sample. Results of one
+workdir share models: Figure 5 uses the models of Tables 2, 4 and 6.
 
 ## 1. Download C4
 
