@@ -586,7 +586,6 @@ def _rank_correlation(x_K: FloatArray, count_K: IntArray) -> float:
     middle = (len(x_K) + 1) / 2
     rank_K = np.empty(len(x_K))
     rank_K[order_K] = np.repeat(_mean_ranks(ties_V) - middle, ties_V)
-    x_K = rank_K
-    y_K = _mean_ranks(np.bincount(count_K))[count_K] - middle
-    scale = np.sqrt((x_K @ x_K) * (y_K @ y_K))
-    return float(x_K @ y_K / scale) if scale > 0 else np.nan
+    count_rank_K = _mean_ranks(np.bincount(count_K))[count_K] - middle
+    scale = np.sqrt((rank_K @ rank_K) * (count_rank_K @ count_rank_K))
+    return float(rank_K @ count_rank_K / scale) if scale > 0 else np.nan
