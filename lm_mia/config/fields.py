@@ -18,7 +18,7 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 
 LARGEST_INTEGER = 2**31 - 1
 """The largest 32-bit integer, which is the maximum of fields without a maximum of their own."""
-_LONGEST_VALUE = 1000
+_LONGEST_VALUE = 200
 """Maximum number of characters of a value in a message."""
 
 
