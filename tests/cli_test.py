@@ -126,6 +126,7 @@ def test_config_is_optional_once_the_workdir_has_one(
     assert changes == ["  model.layers: 1 -> 2"]
 
 
+@pytest.mark.slow
 def test_a_moved_workdir_of_links_needs_no_texts(
     tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -166,6 +167,7 @@ EXPERIMENT = Experiment(title="Mine", statements=(), draw=draw)
 """
 
 
+@pytest.mark.slow
 def test_a_figure_never_makes_a_workdir_unusable(
     tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from slow_case import slow_case
 
 from lm_mia import top_level
 from lm_mia.errors import UserError
@@ -55,7 +56,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("call", "file"),
     [
         *((call, "{}/__init__.py") for call in CALLS),
-        ("module", "{}.py"),
+        slow_case("module", "{}.py"),
         ("module", "{}/cli.py"),  # a folder without __init__.py
     ],
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from slow_case import slow_case
 from synthetic_figures import attack, without_targets
 
 from analysis import attacks, figure_section, opening, page
@@ -21,6 +22,7 @@ def copied(names: Sequence[str], recipes: SweepResults, workdir: Path) -> SweepR
     return SweepResults([without_targets(recipes[name], workdir) for name in names])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "names"),
     [
@@ -66,8 +68,8 @@ def attacked(recipes: SweepResults, tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda folder: shutil.rmtree(folder / "tables"),
-        lambda folder: shutil.rmtree(folder / "pieces"),
+        slow_case(lambda folder: shutil.rmtree(folder / "tables")),
+        slow_case(lambda folder: shutil.rmtree(folder / "pieces")),
         lambda folder: [truncate(path) for path in (folder / "pieces").glob("halved_rates-*")],
     ],
 )

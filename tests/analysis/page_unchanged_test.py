@@ -75,6 +75,7 @@ def test_an_unchanged_report_is_not_written(workdir: Path, drawn: list[str]):
     assert {path: path.stat().st_mtime_ns for path in pages} == pages
 
 
+@pytest.mark.slow
 def test_a_deleted_page_is_written_from_what_was_drawn(workdir: Path, drawn: list[str]):
     write(workdir)
     before, claims = html(workdir), (workdir / "tables" / "claims.csv").read_text()
@@ -102,6 +103,7 @@ def test_only_what_changed_is_drawn(workdir: Path, drawn: list[str]):
     assert drawn == [FIGURES[0]]
 
 
+@pytest.mark.slow
 def test_another_list_of_figures_keeps_those_that_were_drawn(workdir: Path, drawn: list[str]):
     write(workdir, FIGURES[:1])
     drawn.clear()
@@ -110,6 +112,7 @@ def test_another_list_of_figures_keeps_those_that_were_drawn(workdir: Path, draw
     assert "Table" in html(workdir)["strongmia.html"]
 
 
+@pytest.mark.slow
 def test_without_known_inputs_all_is_drawn(workdir: Path, drawn: list[str]):
     write(workdir)
     drawn.clear()

@@ -35,8 +35,17 @@ def test_figures_are_written_as_png_and_pdf(finished: RecipeResults, tmp_path: P
         assert files[f"{name}.png"].startswith(b"\x89PNG")
         assert files[f"{name}.pdf"].startswith(b"%PDF")
         assert b"CreationDate" not in files[f"{name}.pdf"]
-    recipe_figures.write(copy)
-    assert drawn(tmp_path / "w") == files
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("full_figures")
+def test_figures_that_are_written_twice_have_equal_bytes(
+    finished: RecipeResults, tmp_path: Path
+) -> None:
+    first, second = (copy_workdir(finished, tmp_path / name) for name in "ab")
+    recipe_figures.write(first)
+    recipe_figures.write(second)
+    assert drawn(tmp_path / "a") == drawn(tmp_path / "b")
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -131,6 +131,7 @@ def test_two_workdirs_with_equal_numbers_of_references(
     assert auc.tolist() == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_two_workdirs_with_unequal_numbers_of_references(
     recipes: SweepResults, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

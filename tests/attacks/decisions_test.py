@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from scipy.stats import binomtest
+from slow_case import slow_case
 from synthetic_scores import SMALL, AttackRun, run_attacks, write_scores
 
 from lm_mia import stats
@@ -334,7 +335,7 @@ def test_flip_curves(slow: Slow):
         assert_close(curve, "flip_rate_mean", [np.mean([p[1] for p in b]) for b in bins.values()])
 
 
-@pytest.mark.parametrize("variance", ["per_sample", "pooled"])
+@pytest.mark.parametrize("variance", ["per_sample", slow_case("pooled")])
 def test_results_do_not_depend_on_block_sizes(
     attacked: AttackRun, variance: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from slow_case import slow_case
 from synthetic_scores import SMALL, TABLES_OF_REPLICAS, AttackRun, run_attacks, write_scores
 
 from lm_mia import stats
@@ -108,12 +109,12 @@ def test_corrupt_shard_leaves_tables_unchanged(
     ("module", "name", "failing_call"),
     [
         (stats, "lira_from_gaussians", 3),
-        (stats, "count_true_positives", 2),
-        (stats, "equal_count_bins", 5),
+        slow_case(stats, "count_true_positives", 2),
+        slow_case(stats, "equal_count_bins", 5),
         (stats, "bootstrap_intervals", 1),
-        (stats, "auc", 2),
-        (stats, "true_positive_probability", 2),
-        (decisions, "find_archetypes", 1),
+        slow_case(stats, "auc", 2),
+        slow_case(stats, "true_positive_probability", 2),
+        slow_case(decisions, "find_archetypes", 1),
         (exports, "rows_of_attacks", 2),
     ],
 )

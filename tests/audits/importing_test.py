@@ -18,6 +18,7 @@ import xarray as xr
 import zarr
 from markupsafe import Markup
 from report_html import of_table
+from slow_case import slow_case
 from synthetic_scores import AttackRun
 from tiny_run import tiny
 
@@ -163,8 +164,12 @@ def wide_losses() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             {"base_calibrated", "loss", "zlib", "min_k"},
         ),
         # A single model is attacked, whatever its role.
-        (1, ["reference"], True, False, "base_calibrated", {"base_calibrated", "loss", "min_k"}),
-        (3, ["target"] * 3, True, False, "base_calibrated", {"base_calibrated", "loss", "min_k"}),
+        slow_case(
+            1, ["reference"], True, False, "base_calibrated", {"base_calibrated", "loss", "min_k"}
+        ),
+        slow_case(
+            3, ["target"] * 3, True, False, "base_calibrated", {"base_calibrated", "loss", "min_k"}
+        ),
         (1, ["target"], False, True, "loss", {"loss", "zlib", "min_k"}),
     ],
 )
@@ -224,7 +229,7 @@ def replica_losses(effect: float, *, has_base: bool) -> dict[str, Any]:
     return {"loss_MxN": loss_MxN, "member_MxN": member_MxN, "role_M": roles}
 
 
-@pytest.mark.parametrize("has_base", [True, False])
+@pytest.mark.parametrize("has_base", [True, slow_case(False)])
 def test_decisions_of_replicas_are_judged_without_references(
     has_base: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -288,6 +293,7 @@ def test_replicas_of_noise_are_found_as_often_as_false_alarms(
     assert row["value"] == pytest.approx(row["fpr"], abs=0.04)
 
 
+@pytest.mark.slow
 def test_references_of_replicas_may_come_later(tmp_path: Path):
     arrays, rng = replica_losses(0.5, has_base=True), np.random.default_rng(4)
     arrays = {
@@ -423,7 +429,9 @@ def test_references_are_attacked_and_reported_without_targets(
     assert ('href="figures/a-pooling.png"' in page) == (table == "pooling")
 
 
-@pytest.mark.parametrize(("models", "targets"), [(6, 2), (8, 2), (14, 2), (16, 4)])
+@pytest.mark.parametrize(
+    ("models", "targets"), [(6, 2), slow_case(8, 2), slow_case(14, 2), (16, 4)]
+)
 def test_pairs_are_attacked_as_a_whole(
     models: int, targets: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -568,20 +576,20 @@ HALF = ["target"] * 4 + ["reference"] * 4
     ("drawn", "roles", "flags", "base", "headline"),
     [
         (draw.exact, ONE_TARGET, ["--subset=exact"], False, "stacked"),
-        (draw.exact, ONE_TARGET, ["--subset=bernoulli"], True, "stacked"),
+        slow_case(draw.exact, ONE_TARGET, ["--subset=bernoulli"], True, "stacked"),
         (draw.exact, ONE_TARGET, [], False, "rmia"),
-        (draw.exact, HALF, [], False, "rmia"),
+        slow_case(draw.exact, HALF, [], False, "rmia"),
         (draw.exact, HALF, ["--config.attack.headline=zlib"], False, "zlib"),
-        (draw.pairs, HALF, ["--subset=balanced"], False, "stacked"),
+        slow_case(draw.pairs, HALF, ["--subset=balanced"], False, "stacked"),
         # Each target leaves out its complement, or a reference of each sample.
         (draw.pairs, HALF, [], False, "rmia"),
-        (draw.pairs, ["target"] * 3 + ["reference"] * 5, [], False, "rmia"),
+        slow_case(draw.pairs, ["target"] * 3 + ["reference"] * 5, [], False, "rmia"),
         (draw.columns, ["target"] * 3 + ["reference"] * 5, [], False, "rmia"),
-        (draw.columns, HALF, [], False, "reference_calibrated"),
+        slow_case(draw.columns, HALF, [], False, "reference_calibrated"),
         (draw.columns, HALF, [], True, "base_calibrated"),
         # The first references are attacked, as many as the command says.
         (draw.columns, ["reference"] * 8, ["--config.attack.targets=3"], False, "rmia"),
-        (
+        slow_case(
             draw.columns,
             ["reference"] * 8,
             ["--config.attack.targets=4"],
@@ -1100,7 +1108,7 @@ def test_equal_texts_are_noted_once(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize(
-    ("role", "differ"), [("target", False), ("target", True), ("replica", True)]
+    ("role", "differ"), [("target", False), slow_case("target", True), slow_case("replica", True)]
 )
 def test_what_texts_tell_of_given_members_is_said_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], role: str, differ: bool

@@ -35,6 +35,7 @@ SLOW = {
         "change-optimizer",
         "compare-attack",
         "continue",
+        "fine-tune-checkpoint",  # as finetune_test
         "sweeps",
     )
 }

@@ -16,6 +16,7 @@ import pytest
 import quickstart_like
 import report_html
 from report_html import banners, description, headings, lead, of_strength, row_of, section_ids
+from slow_case import slow_case
 from synthetic_workdir import NASTY, copy_workdir, write_extraction, write_workdir
 
 from analysis import io, opening, page, recipe_figures
@@ -182,9 +183,10 @@ def replicas_of_base(tmp_path_factory: pytest.TempPathFactory) -> RecipeResults:
 KINDS = (
     "replicas", "targets", "one_target", "given", "without_texts", "of_base", "base_only", "replicas_of_base"
 )  # fmt: skip
+SLOW_KINDS = ("one_target", "of_base", "replicas_of_base")  # each between two of the others
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[slow_case(kind) if kind in SLOW_KINDS else kind for kind in KINDS])
 def recipe(request: pytest.FixtureRequest) -> RecipeResults:
     return request.getfixturevalue(request.param)
 
@@ -504,10 +506,10 @@ def test_missing_and_damaged_pieces_are_computed_again(
 @pytest.mark.parametrize(
     ("table", "missing"),
     [
-        ("headline_roc.csv", QUESTIONS[0]),
+        slow_case("headline_roc.csv", QUESTIONS[0]),
         ("page_samples.parquet", QUESTIONS[1]),
-        ("found_again.csv", QUESTIONS[2]),
-        ("found_by_text.csv", QUESTIONS[3]),
+        slow_case("found_again.csv", QUESTIONS[2]),
+        slow_case("found_by_text.csv", QUESTIONS[3]),
     ],
 )
 def test_a_part_that_fails_leaves_the_rest(replicas: RecipeResults, table: str, missing: str):
@@ -527,7 +529,13 @@ def test_a_part_that_fails_leaves_the_rest(replicas: RecipeResults, table: str, 
 
 
 @pytest.mark.parametrize(
-    "table", ["audit.csv", "attack_flips.csv", "models.csv", "more_references.csv"]
+    "table",
+    [
+        "audit.csv",
+        slow_case("attack_flips.csv"),
+        slow_case("models.csv"),
+        slow_case("more_references.csv"),
+    ],
 )
 def test_a_detail_that_fails_leaves_the_rest(replicas: RecipeResults, table: str):
     def fail(_: Any) -> Any:

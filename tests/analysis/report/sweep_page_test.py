@@ -297,6 +297,7 @@ def test_recipes_are_compared_in_the_order_of_a_number(workdir: Path):
     assert most.partition(" ")[0] in report_html.description(html, "found-by-recipe")
 
 
+@pytest.mark.slow
 def test_recipes_that_differ_in_more_are_not_ordered(workdir: Path):
     html = html_of(read(workdir))  # one has replicas
     assert "the more" not in lead(html)
@@ -342,6 +343,7 @@ def test_a_damaged_store_leaves_the_other_recipes(workdir: Path):
     assert {row[0] for row in rows_of(html)} == {"m", "a"}
 
 
+@pytest.mark.slow
 def test_different_rates_are_a_column(workdir: Path):
     change(workdir, "m", attack={"focus_fpr": 0.1})
     html = html_of(read(workdir))

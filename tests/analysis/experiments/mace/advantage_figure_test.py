@@ -58,6 +58,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> RecipeResults:
     return write_workdir(tmp_path_factory.mktemp("w"), samples=120, **settings)
 
 
+@pytest.mark.slow
 def test_a_recipe_without_numbers_has_no_figure(recipe: RecipeResults) -> None:
     assert advantage.recipe_figures(recipe)["advantage"] is not None
     changed = with_tables(recipe, advantage=lambda table: table.assign(held_out=math.nan))

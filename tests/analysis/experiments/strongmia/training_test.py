@@ -57,6 +57,7 @@ def thin_lines(axes: Axes) -> list[tuple[list[float], list[float]]]:
     return [([*map(float, x.get_xdata())], [*map(float, x.get_ydata())]) for x in lines]  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.slow
 def test_figure_without_validation_has_one_panel(finished: RecipeResults) -> None:
     figure = training.recipe_figures(finished)["training"]
     assert figure is not None
