@@ -15,7 +15,9 @@ from lm_mia.attacks import evaluations, results
 from lm_mia.attacks.evaluate import evaluate
 from lm_mia.attacks.pieces import Pieces, pieces_of
 from lm_mia.attacks.spec import AttackSpec, Request
+from lm_mia.data import subsets
 from lm_mia.data.population import Population
+from lm_mia.store.store import Store
 
 C = dataclasses.replace(SMALL, references=8, replicas=3)
 LIRA = AttackSpec("lira_online", True, (0, 1, 2), tuple(range(8)))
@@ -46,6 +48,22 @@ def run(
     with ThreadPoolExecutor(2) as pool:
         counts = evaluate(requests, pieces, scores.store, population, pool, silent, silent, {})
     return counts["computed"], pieces
+
+
+def test_all_attacks_depend_on_the_scores_of_the_base(tmp_path: Path):
+    models = [subsets.base(), *(subsets.replica(k) for k in range(3))]
+    loss_MxN = np.random.default_rng(0).normal(3, 1, (len(models), 8)).astype(np.float32)
+
+    def key(name: str, base_N: np.ndarray) -> results.Key:
+        store = Store(tmp_path / name)
+        store.create_or_extend(models, {"tokens": np.arange(8)}, {})
+        for model, loss_N in zip(models, [base_N, *loss_MxN[1:]], strict=True):
+            member_N2 = np.zeros(8, bool) if model.role == "base" else np.arange(8) < 4
+            store.write_model(model, loss_N, member_N2, {})
+        return pieces_of(store, "recipe", C, tmp_path).key(POINTS[1])
+
+    assert key("first", loss_MxN[0]) == key("again", loss_MxN[0])
+    assert key("first", loss_MxN[0]) != key("other", loss_MxN[0] + 1)
 
 
 def test_only_missing_pieces_are_computed(scores: SyntheticScores, tmp_path: Path):

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lm_mia import config
-from lm_mia.attacks.headline import effective_attack, headline_attack
+from lm_mia.attacks.headline import effective_attack, headline_attack, headline_fpr
 
 RANDOM = {"is_random": True, "references": 8, "has_in": True, "has_pairs": False, "has_base": False}
 
@@ -112,3 +112,18 @@ def test_the_rate_of_a_recipe_allows_ten_false_positives(
 def test_a_rate_that_depends_on_the_recipe_is_no_number():
     with pytest.raises(ValueError, match="auto"):
         _ = config.Attack().focus
+
+
+@pytest.mark.parametrize(
+    ("fprs", "nonmembers", "fpr"),
+    [
+        ((0.001, 0.01, 0.05, 0.1), 1_000, 0.01),
+        ((0.001, 0.01, 0.05, 0.1), 999, 0.05),
+        ((0.001, 0.01, 0.05, 0.1), 100_000, 0.01),
+        # None allows 10 false positives, so the highest one is taken.
+        ((0.01, 0.05, 0.1), 20, 0.1),
+        ((0.001, 0.002), 100_000, 0.001),
+    ],
+)
+def test_the_rate_allows_ten_false_positives(fprs: tuple[float, ...], nonmembers: int, fpr: float):
+    assert headline_fpr(fprs, nonmembers) == fpr

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from tiny_config import TINY, change
 
-from lm_mia.config import Config, load
+from lm_mia.config import Config, load, schema
 from lm_mia.config.validate import nothing_attacked, problems
 
 FIELDS = [*load.field_types()]
@@ -175,6 +175,13 @@ def test_a_config_of_which_nothing_is_attacked_is_noticed(
 )
 def test_configs_that_give_results_are_accepted(changes: Changes, subset: str):
     assert nothing_attacked(changed({"replicas": 0, "train.subset": subset} | changes)) == []
+
+
+def test_the_lowest_rate_that_the_samples_can_show_is_enough():
+    settings = {"replicas": 0, "leave_one_out": True, "references": 8}
+    lowest = schema.lowest_fpr(schema.num_canaries(changed(settings)))
+    assert nothing_attacked(changed(settings | {"fprs": (lowest,)})) == []
+    assert len(nothing_attacked(changed(settings | {"fprs": (0.99 * lowest,)}))) == 1
 
 
 @pytest.mark.parametrize("subset", ["exact", "bernoulli", "balanced"])
