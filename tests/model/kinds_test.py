@@ -1,6 +1,7 @@
 """The kinds gpt2 and llama against slow references in float64, and what holds for every kind."""
 
 import dataclasses
+import functools
 import math
 from pathlib import Path
 from typing import Any
@@ -30,13 +31,22 @@ ALL = pytest.mark.parametrize(
 )
 
 
+def shapes(model_config: ModelConfig) -> Any:
+    """Returns the shapes and dtypes of the parameters."""
+    model = kinds.build(model_config)
+    return jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
+
+
+@functools.cache
 def noisy_params(model_config: ModelConfig) -> Any:
-    """Returns initial parameters plus noise, so that biases and scales have an effect."""
+    """Returns parameters of the size of initial ones, with noise so that biases and scales have an effect."""
     rng = np.random.default_rng(0)
-    params = init_params(kinds.build(model_config), jax.random.key(0))
-    return jax.tree.map(
-        lambda leaf: np.asarray(leaf + 0.3 * rng.standard_normal(leaf.shape), np.float32), params
-    )
+
+    def leaf(path: Any, struct: Any) -> np.ndarray:
+        mean = float(path[-1].key == "scale")
+        return (mean + 0.4 * rng.standard_normal(struct.shape)).astype(np.float32)
+
+    return jax.tree.map_with_path(leaf, shapes(model_config))
 
 
 def slow_logits(model_config: ModelConfig, params: Any, x_L: np.ndarray) -> np.ndarray:
@@ -97,40 +107,45 @@ def slow_logits(model_config: ModelConfig, params: Any, x_L: np.ndarray) -> np.n
     return np.stack([output["embedding"] @ norm(h, p["ln_out"]) for h in h_LxD])
 
 
-def logits(model_config: ModelConfig, params: Any, *arrays: Any) -> np.ndarray:
-    return np.asarray(jax.jit(kinds.build(model_config).apply)({"params": params}, *arrays))
+@functools.partial(jax.jit, static_argnums=0)
+def logits(model_config: ModelConfig, params: Any, *arrays: Any) -> Any:
+    return kinds.build(model_config).apply({"params": params}, *arrays)
 
 
-X_L = np.random.default_rng(1).integers(0, 32, 12)
+# One shape for all tests, so that each kind is compiled once without packing and once with it.
+X_BxL = np.random.default_rng(1).integers(0, 32, (3, 12))
+
+
+def check(found_LxV: Any, expected_LxV: np.ndarray) -> None:
+    np.testing.assert_allclose(found_LxV, expected_LxV, atol=1e-5 * np.ptp(expected_LxV))
 
 
 @ALL
 def test_slow_reference(model_config: ModelConfig) -> None:
     params = noisy_params(model_config)
-    expected_LxV = slow_logits(model_config, params, X_L)
-    found_LxV = logits(model_config, params, jnp.asarray(X_L)[None])[0]
-    np.testing.assert_allclose(found_LxV, expected_LxV, atol=1e-5 * np.ptp(expected_LxV))
+    for found_LxV, x_L in zip(logits(model_config, params, X_BxL), X_BxL, strict=True):
+        check(found_LxV, slow_logits(model_config, params, x_L))
 
 
 @ALL
-def test_packed_equals_unpacked(model_config: ModelConfig) -> None:
+def test_packed_samples_equal_the_slow_reference_of_each_alone(model_config: ModelConfig) -> None:
     params = noisy_params(model_config)
     segments, positions = np.repeat([1, 2], [5, 7]), np.r_[np.arange(5), np.arange(7)]
-    packed_LxV = logits(model_config, params, X_L[None], segments[None], positions[None])[0]
+    both = (np.tile(array, (3, 1)) for array in (segments, positions))
+    packed_BxLxV = logits(model_config, params, X_BxL, *both)
     for part in (slice(0, 5), slice(5, 12)):
-        alone_LxV = logits(model_config, params, X_L[None, part])[0]
-        np.testing.assert_allclose(packed_LxV[part], alone_LxV, atol=2e-5 * np.ptp(alone_LxV))
+        check(packed_BxLxV[0, part], slow_logits(model_config, params, X_BxL[0, part]))
 
 
 @ALL
 def test_decoding_equals_full_pass(model_config: ModelConfig) -> None:
     params, model = noisy_params(model_config), kinds.build(model_config)
-    prefix_BxP = jnp.asarray(X_L.reshape(3, 4))
+    prefix_BxP = jnp.asarray(X_BxL[:, :4])
     greedy = stats.SamplingScheme(temperature=0)
     keys = jax.random.split(jax.random.key(0), 3)
     text_BxG = decoding.generate(model, params, prefix_BxP, keys, 8, greedy)
     whole_BxT = jnp.concatenate([prefix_BxP, text_BxG], axis=1)
-    expected_BxG = logits(model_config, params, whole_BxT)[:, 3:-1].argmax(-1)
+    expected_BxG = logits(model_config, params, np.asarray(whole_BxT))[:, 3:-1].argmax(-1)
     np.testing.assert_array_equal(text_BxG, expected_BxG)
 
 
@@ -138,10 +153,10 @@ def test_decoding_equals_full_pass(model_config: ModelConfig) -> None:
 def test_scan_remat_and_unstacked_layers(model_config: ModelConfig) -> None:
     params = noisy_params(model_config)
 
+    @functools.partial(jax.jit, static_argnums=0)
+    @functools.partial(jax.grad, argnums=1)
     def gradient(model: Any, params: Any) -> Any:
-        return jax.grad(lambda p: model.apply({"params": p}, X_L[None]).astype(jnp.float32).var())(
-            params
-        )
+        return model.apply({"params": params}, X_BxL[:1]).astype(jnp.float32).var()
 
     plain = gradient(kinds.build(model_config), params)
     scanned = dataclasses.replace(model_config, scan_layers=True, remat="full")
@@ -165,31 +180,28 @@ def test_flops_against_the_compiler(model_config: ModelConfig) -> None:
     c = dataclasses.replace(
         model_config, width=128, mlp_width=256 * (model_config.kind == "llama"), vocab_size=512
     )
-    model, L = kinds.build(c), 12
-    shapes = jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
-    x = jax.ShapeDtypeStruct((1, L), jnp.int32)
-    cost: Any = jax.jit(model.apply).lower({"params": shapes}, x).compile().cost_analysis()
+    x_1xL, L = jax.ShapeDtypeStruct((1, 12), jnp.int32), 12
+    cost: Any = logits.lower(c, shapes(c), x_1xL).compile().cost_analysis()
     assert flops.scoring(kinds.size(c), L, L**2) == pytest.approx(cost["flops"], rel=0.06)
 
 
 @pytest.mark.parametrize("model_config", [GPT2, LLAMA, QWEN2, QWEN3])
 def test_checkpoint_mapping(model_config: ModelConfig) -> None:
-    model, params = kinds.build(model_config), noisy_params(model_config)
-    shapes = jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
+    params, expected = noisy_params(model_config), shapes(model_config)
     mapping = kinds.FORMATS[model_config.kind].tensors(model_config)
     tensors = tiny_checkpoint.tensors_of(model_config, params)
     jax.tree.map(
-        np.testing.assert_array_equal, params_from_tensors(tensors, mapping, shapes), params
+        np.testing.assert_array_equal, params_from_tensors(tensors, mapping, expected), params
     )
     name = next(name for name in tensors if ".0." in name)
     with pytest.raises(UserError, match=f"missing tensor {name}"):
-        params_from_tensors({k: v for k, v in tensors.items() if k != name}, mapping, shapes)
+        params_from_tensors({k: v for k, v in tensors.items() if k != name}, mapping, expected)
     with pytest.raises(UserError, match="unexpected tensor extra"):
-        params_from_tensors(tensors | {"extra": np.zeros(1)}, mapping, shapes)
+        params_from_tensors(tensors | {"extra": np.zeros(1)}, mapping, expected)
     with pytest.raises(UserError, match=name):
-        params_from_tensors(tensors | {name: tensors[name][..., :-1]}, mapping, shapes)
+        params_from_tensors(tensors | {name: tensors[name][..., :-1]}, mapping, expected)
     with pytest.raises(UserError, match=name):
-        params_from_tensors(tensors | {name: tensors[name].astype(int)}, mapping, shapes)
+        params_from_tensors(tensors | {name: tensors[name].astype(int)}, mapping, expected)
 
 
 FILE = """
