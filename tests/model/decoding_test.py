@@ -94,7 +94,7 @@ def generate_many(x_BxP: np.ndarray, keys_B: jax.Array, scheme: stats.SamplingSc
     return generate(x_BxP, keys_B, 3, scheme)
 
 
-@pytest.mark.parametrize("scheme", (GREEDY, SAMPLED, SCHEMES[-1], *MORE_SCHEMES), ids=str)
+@pytest.mark.parametrize("scheme", [GREEDY, SAMPLED, SCHEMES[-1], *MORE_SCHEMES], ids=str)
 def test_a_text_does_not_depend_on_the_other_samples(scheme: stats.SamplingScheme):
     """It depends neither on their contents nor on their order; samples may occur more than once."""
     x_BxP, keys_B = np.resize(prefixes(), (MANY, 4)), jax.random.split(jax.random.key(5), MANY)

@@ -1,6 +1,7 @@
 """A model with rotary instead of learned positions is trained, scored and decoded by the unmodified package."""
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,11 @@ PLAN = execution.plan_execution(config.Compute(), CONFIG, 4, "cpu")
 MODEL = RotaryLM(PLAN.model_config)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def logits(model: TransformerLM, params: Any, *arrays: Any) -> Any:
+    return model.apply({"params": params}, *arrays)
+
+
 @pytest.fixture(scope="module")
 def params(tiny: Population, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Returns the parameters after 60 steps."""
@@ -68,10 +74,8 @@ def test_a_variant_is_trained_and_scored(tiny: Population, params: Any):
     """Packed sequences give each sample the loss that it has alone, and members have lower losses."""
     assert set(params) == {"token_embed", "blocks", "ln_out"}
     loss_N2 = Scorer(MODEL, tiny, 16, 4, mesh()).score(params, (), 0, 20)["loss"]
-    for i, loss in enumerate(loss_N2[:6]):
-        x_L = tiny.sample(i)
-        logits_LxV: Any = MODEL.apply({"params": params}, x_L[None])
-        assert loss == pytest.approx(slow_losses(logits_LxV[0], x_L).mean(), rel=1e-5)
+    for i, logits_LxV in enumerate(logits(MODEL, params, tiny.pad(np.arange(6)))):
+        assert loss_N2[i] == pytest.approx(slow_losses(logits_LxV, tiny.sample(i)).mean(), rel=1e-5)
     member_N2 = subsets.member(SEEDS.subset_seed, 20, "exact")
     assert loss_N2[member_N2].mean() + 0.2 < loss_N2[~member_N2].mean()
 
@@ -81,19 +85,19 @@ def test_a_variant_generates_text_with_the_cache(params: Any):
     keys, greedy = jax.random.split(jax.random.key(0), 3), stats.SamplingScheme(temperature=0)
     text_BxG = decoding.generate(MODEL, params, prefix_BxP, keys, 6, greedy)
     x_BxT = np.concatenate([prefix_BxP, text_BxG], axis=1)
-    logits_BxTxV: Any = MODEL.apply({"params": params}, x_BxT)
+    logits_BxTxV = np.asarray(logits(MODEL, params, x_BxT))
     assert logits_BxTxV[:, 1:-1].argmax(-1).tolist() == x_BxT[:, 2:].tolist()
 
 
 def test_only_relative_positions_matter_to_rotary_attention(params: Any):
     x_BxL = np.arange(16, dtype=np.int32).reshape(2, 8)
     positions_BxL = np.tile(np.arange(8), (2, 1))
-
-    def logits(model: TransformerLM, positions_BxL: np.ndarray) -> np.ndarray:
-        return np.asarray(model.apply({"params": params}, x_BxL, None, positions_BxL))
-
-    expected = logits(MODEL, positions_BxL)
-    np.testing.assert_allclose(logits(MODEL, positions_BxL + 100), expected, atol=1e-3)
-    assert np.abs(logits(MODEL, 2 * positions_BxL) - expected).max() > 1e-2
+    expected = logits(MODEL, params, x_BxL, None, positions_BxL)
+    moved, stretched = (
+        logits(MODEL, params, x_BxL, None, p) for p in (positions_BxL + 100, 2 * positions_BxL)
+    )
+    np.testing.assert_allclose(moved, expected, atol=1e-3)
+    assert np.abs(stretched - expected).max() > 1e-2
     scanned = RotaryLM(dataclasses.replace(CONFIG, scan_layers=True, remat="full"))
-    np.testing.assert_allclose(logits(scanned, positions_BxL), expected, atol=1e-5)
+    by_scan = logits(scanned, params, x_BxL, None, positions_BxL)
+    np.testing.assert_allclose(by_scan, expected, atol=1e-5)

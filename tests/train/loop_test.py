@@ -203,8 +203,14 @@ def stop_at(moment: int) -> Callable[[loop.Event], None]:
     return report
 
 
-@pytest.mark.parametrize("stop", range(1, STEPS + 1))
-@pytest.mark.parametrize("saved", ["every step", "the second", "never"])
+@pytest.mark.parametrize(
+    ("saved", "stop"),
+    [
+        pytest.param(saved, stop, marks=[] if stop in stops else pytest.mark.slow)
+        for saved, stops in {"every step": (1, 4), "the second": (3, STEPS), "never": (5,)}.items()
+        for stop in range(1, STEPS + 1)
+    ],
+)
 def test_resume_after_interruption_is_bitwise_equal(
     tiny: Population,
     tmp_path: Path,
@@ -232,7 +238,10 @@ def test_resume_after_interruption_is_bitwise_equal(
     assert same(state, uninterrupted)
 
 
-@pytest.mark.parametrize("last_step", range(1, STEPS))
+# A test below stops after each step.
+@pytest.mark.parametrize(
+    "last_step", [3, *(pytest.param(k, marks=pytest.mark.slow) for k in (1, 2, 4, 5))]
+)
 def test_resume_after_preemption_is_bitwise_equal(
     tiny: Population, tmp_path: Path, uninterrupted: checkpoint.TrainState, last_step: int
 ):

@@ -70,7 +70,7 @@ def transposed(learning_rate):
 sgd = optax.sgd
 number = 3
 """
-SHAPE = transformer.ModelConfig(layers=3, width=8, heads=2, vocab_size=16, length_tokens=8)
+SHAPE = transformer.ModelConfig(layers=2, width=8, heads=2, vocab_size=16, length_tokens=8)
 CHANGED = {  # parameters that are not at their defaults, for each optimizer
     "adamw": {"b1": 0.8, "b2": 0.9, "eps": 1e-3, "weight_decay": 0.2},
     "lion": {"b1": 0.8, "b2": 0.9, "weight_decay": 0.2},
@@ -95,7 +95,7 @@ def of_user(file: Path, name: str = "cautious_lion", **changes: Any) -> config.O
 
 
 def weights(seed: int = 0) -> Any:
-    """Returns random numbers in the shapes of a model of three layers."""
+    """Returns random numbers in the shapes of a model of two layers."""
     model, noise = transformer.TransformerLM(SHAPE), np.random.default_rng(seed)
     shapes = jax.eval_shape(lambda: transformer.init_params(model, jax.random.key(0)))
     return jax.tree.map(lambda x: noise.standard_normal(x.shape).astype(np.float32), shapes)
@@ -312,7 +312,14 @@ def final_state(
         return step, checkpoint.restore(checkpoints, step, like)
 
 
-@pytest.mark.parametrize("name", ["lion", "muon", "muon with multipliers", "cautious_lion"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "muon with multipliers",
+        "cautious_lion",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("lion", "muon")),
+    ],
+)
 def test_resume_is_bitwise_equal(tiny: Population, tmp_path: Path, file: Path, name: str):
     settings = {
         "lion": dataclasses.replace(OPTIMIZER, name="lion", peak_learning_rate=3e-3),

@@ -115,7 +115,14 @@ def name_of(value: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("plan", "packed"), [*((plan, True) for plan in PLANS), (PLANS[1], False)], ids=name_of
+    ("plan", "packed"),
+    [
+        *((PLANS[i], True) for i in (0, 1, 3, 5)),
+        (PLANS[1], False),
+        # Other combinations of what these have.
+        *(pytest.param(PLANS[i], True, marks=pytest.mark.slow) for i in (2, 4, 6)),
+    ],
+    ids=name_of,
 )
 def test_a_step_equals_the_padded_reference(plan: ExecutionPlan, packed: bool):
     """Loss, norm, and every leaf of the gradient, for whole batches, short batches and a single sample.
@@ -312,7 +319,7 @@ def loop_dtypes(jaxpr: Any) -> Iterator[set[str]]:
                 yield from loop_dtypes(inner)
 
 
-@pytest.mark.parametrize("scan_layers", [False, True])
+@pytest.mark.parametrize("scan_layers", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_only_activations_and_kernels_are_bfloat16(scan_layers: bool):
     """The state and the sums of gradients and losses are float32; the loss is close to the exact one."""
     plan = with_model(make_plan(1, scan_layers=scan_layers), dtype="bfloat16")
