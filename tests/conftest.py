@@ -1,7 +1,9 @@
 import dataclasses
+import functools
 import gc
 import os
 import signal
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -13,7 +15,7 @@ from synthetic_scores import SMALL, AttackRun, run_attacks, write_scores
 
 from analysis import plotting
 from lm_mia import config
-from lm_mia.data import build
+from lm_mia.data import build, tokenizer
 from lm_mia.data.population import Population
 from lm_mia.data.tokenizer import train_tokenizer
 
@@ -77,6 +79,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     tests = Path(__file__).resolve().parent
     rank = {tests / file: i for i, file in enumerate(FIRST)}
     items.sort(key=lambda item: rank.get(item.path, len(FIRST)))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _vocabularies_are_trained_once() -> Iterator[None]:
+    """Populations that are built from the same texts share one training of their vocabulary in a test process.
+
+    Tests of the training itself have imported the function.
+    """
+    train = tokenizer.train_tokenizer
+
+    @functools.cache
+    def once(texts: tuple[str, ...], vocab_size: int) -> bytes:
+        return train(texts, vocab_size)
+
+    def trained(texts: Iterable[str], vocab_size: int) -> bytes:
+        return once(tuple(texts), vocab_size)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenizer, "train_tokenizer", trained)
+        yield
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Documents that are split into several samples."""
 
 import dataclasses
+import functools
 import hashlib
 import re
 import zlib
@@ -24,14 +25,18 @@ from lm_mia.data.tokenizer import load_tokenizer, train_tokenizer
 from lm_mia.errors import UserError
 
 TEXTS = [text for text, *_ in documents()]
-MODEL = train_tokenizer(TEXTS, 400)
 BOS, EOS = 2, 1
+
+
+@functools.cache
+def trained_vocabulary() -> bytes:
+    return train_tokenizer(TEXTS, 400)
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.model"
-    path.write_bytes(MODEL)
+    path.write_bytes(trained_vocabulary())
     return path
 
 
@@ -90,7 +95,7 @@ def test_short_last_pieces_have_no_tokens(model: Path):
     last = every[-1]
     assert len(last["tokens"]) < 16
     # The characters of the document are counted: in the sample, consecutive spaces are one.
-    spm = sentencepiece.SentencePieceProcessor(model_proto=MODEL)
+    spm = sentencepiece.SentencePieceProcessor(model_proto=trained_vocabulary())
     mapping = spm.encode(text, return_type="offset_mapping")
     chars = len(text) - mapping["offsets"][15 * (len(every) - 1)][0]
     assert pieces_of(text, model, 16, min_chars=chars) == every
@@ -106,7 +111,12 @@ def write(folder: Path, split: bool = True, processes: int = 1, **changes: Any) 
     min_chars = fields.pop("min_chars", 30)
     origin = {"documents": len(documents()), "corpus_sha256": "a"}
     spec = build.PopulationSpec(
-        config.Population(**fields), MODEL, min_chars, {}, origin, split_documents=split
+        config.Population(**fields),
+        trained_vocabulary(),
+        min_chars,
+        {},
+        origin,
+        split_documents=split,
     )
     return build.write_population(folder, documents(), spec, processes)
 
@@ -115,7 +125,7 @@ def slow_samples(
     num_samples: int, num_held_out: int, length_tokens: int, min_chars: int, prefix_tokens: int
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Returns (document, piece) of the samples and of the held-out samples, taken one after another."""
-    spm = sentencepiece.SentencePieceProcessor(model_proto=MODEL)
+    spm = sentencepiece.SentencePieceProcessor(model_proto=trained_vocabulary())
     taken: list[tuple[int, int]] = []
     held_out: list[tuple[int, int]] = []
     sequences: set[tuple[int, ...]] = set()
@@ -158,7 +168,7 @@ def test_population_equals_a_slow_reference(
     assert held_out is not None
     names = [name for _, name, _ in documents()]
     expected = slow_samples(300, 40, 32, 30, prefix_tokens)
-    spm = load_tokenizer(MODEL)
+    spm = load_tokenizer(trained_vocabulary())
     for population, pieces in zip((written, held_out), expected, strict=True):
         table = table_of(population)
         assert table["name"].tolist() == [names[d] for d, _ in pieces]
@@ -177,7 +187,10 @@ def test_counts_and_share_of_the_text(tmp_path: Path):
     written = write(tmp_path / "p")
     table, used = table_of(written), written.text_use
     assert used is not None
-    spm, text_of = load_tokenizer(MODEL), {name: text for text, name, _ in documents()}
+    spm, text_of = (
+        load_tokenizer(trained_vocabulary()),
+        {name: text for text, name, _ in documents()},
+    )
     drawn = table["name"].unique()
     assert used.documents == len(drawn) == table.document.nunique() < 300
     assert used.document_tokens == sum(len(spm.encode(text_of[name])) for name in drawn)
@@ -210,11 +223,11 @@ def test_documents_are_not_split_by_default(tmp_path: Path):
 def test_identical_pieces_are_one_sample(tmp_path: Path):
     page = " ".join(f"word{i}" for i in range(40))
     texts = [(f"{page} {page} end {i}", str(i), "") for i in range(4)]
-    spm = load_tokenizer(MODEL)
+    spm = load_tokenizer(trained_vocabulary())
     # A period of the text is a whole number of pieces, so that the pages of all documents are the same pieces.
     length = len(spm.encode(page)) + 1
     settings_ = config.Population(2, 0, length_tokens=length)
-    spec = build.PopulationSpec(settings_, MODEL, 3, split_documents=True)
+    spec = build.PopulationSpec(settings_, trained_vocabulary(), 3, split_documents=True)
     written = build.write_population(tmp_path / "p", texts, spec)
     assert len({tuple(written.sample(i)) for i in range(2)}) == 2
     assert written.manifest["provenance"]["draw"]["identical_token_sequences"] > 0
@@ -248,7 +261,7 @@ def test_held_out_samples_need_other_documents(tmp_path: Path):
     """A single document has no other pieces than its own for the validation loss."""
     texts = [(" ".join(TEXTS), "all", "")]
     fields = config.Population(100, 0, length_tokens=32, validation_samples=10)
-    spec = build.PopulationSpec(fields, MODEL, 30, split_documents=True)
+    spec = build.PopulationSpec(fields, trained_vocabulary(), 30, split_documents=True)
     with pytest.raises(UserError, match=r"validation_samples=10: .*\b0 pieces"):
         build.write_population(tmp_path / "p", texts, spec)
     alone = dataclasses.replace(fields, validation_samples=0)

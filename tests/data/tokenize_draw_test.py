@@ -1,3 +1,4 @@
+import functools
 import itertools
 import re
 import time
@@ -28,13 +29,17 @@ CORPUS = [
 DISTINCT = [
     (" ".join(WORDS[(i >> s) % 4] for s in range(0, 10, 2)), f"record {i}", "") for i in range(300)
 ]
-MODEL = train_tokenizer([text for text, *_ in CORPUS], 17)
+
+
+@functools.cache
+def trained_vocabulary() -> bytes:
+    return train_tokenizer([text for text, *_ in CORPUS], 17)
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     path = tmp_path / "tokenizer.model"
-    path.write_bytes(MODEL)
+    path.write_bytes(trained_vocabulary())
     (tmp_path / "parts").mkdir()
     return path
 
@@ -87,7 +92,7 @@ def slow_draw(
     length_tokens: int = 16,
 ) -> tuple[Any, ...]:
     """Takes one document of the draw after another; returns the positions of the samples and `counts`."""
-    spm = load_tokenizer(MODEL)
+    spm = load_tokenizer(trained_vocabulary())
     order = seeds.draw(seed, "population/draw", len(corpus), len(corpus))
     taken: list[int] = []
     short = identical = same_prefix = position = 0
@@ -161,7 +166,7 @@ def test_number_of_rounds_does_not_affect_the_draw(
     """With short prefixes or samples, few documents are distinct, so that there are many rounds."""
     folder = tmp_path_factory.mktemp("draw")
     (folder / "parts").mkdir()
-    (folder / "tokenizer.model").write_bytes(MODEL)
+    (folder / "tokenizer.model").write_bytes(trained_vocabulary())
     draw, _, _ = draw_from(
         folder / "tokenizer.model",
         num_samples,
@@ -194,7 +199,7 @@ def test_a_draw_without_duplicates_tokenizes_no_spare_documents(model: Path):
 
 def test_identical_token_sequences_are_one_sample(model: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tokenize, "_PART", 2)
-    spm = load_tokenizer(MODEL)
+    spm = load_tokenizer(trained_vocabulary())
     texts = ["one two three four one end", "two one", "three three"]
     cut = 1 + len(spm.encode(texts[0]))  # <bos> and the text, without <eos>
     texts += [texts[0] + " and four", texts[0] + " more"]  # differ after the cut

@@ -154,9 +154,13 @@ def columns(samples: tuple[int, ...]) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ((), (0,)), ((), (3, 4, 5)),
-        ((0, 1), (0,)), ((0, 1), (0, 1)), ((0, 1), (3, 4, 5)),
-        ((0,), (2,)), ((0,), (0, 1)),
+        ((), (3, 4, 5)), ((0, 1), (0,)), ((0,), (2,)),
+        *(
+            pytest.param(old, new, marks=pytest.mark.slow)
+            for old, new in [
+                ((), (0,)), ((0, 1), (0, 1)), ((0, 1), (3, 4, 5)), ((0,), (0, 1))
+            ]
+        ),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("crash", ["write_coordinates", "variable_spec", "consolidate"])

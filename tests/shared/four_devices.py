@@ -1,6 +1,7 @@
 """Prints the results of training on 1, 2 and 4 devices as JSON; sharding_test.py runs it with 4 CPU devices.
 
-Its argument is an empty folder for states that are saved on some devices and restored on others.
+Its arguments are an empty folder, for states that are saved on some devices and restored on others, and the results to
+print: names of CASES, "muon" and "checkpoints".
 """
 
 import dataclasses
@@ -36,16 +37,17 @@ EVEN = dataclasses.replace(MODEL_CONFIG, layers=1)
 MODEL = transformer.TransformerLM(EVEN)
 # Width 6 and the vocabulary are not divisible by 4.
 ODD = dataclasses.replace(MODEL_CONFIG, width=6, heads=1, vocab_size=66, length_tokens=32)
+LION, MUON = (dataclasses.replace(OPTIMIZER, name=name) for name in ("lion", "muon"))
 GPT2 = dataclasses.replace(EVEN, kind="gpt2")
 # Two heads of queries share those of keys and values, which 4 devices split by another axis.
 LLAMA = dataclasses.replace(EVEN, kind="llama", heads=4, kv_heads=2, mlp_width=24, tied=False)
 # Several micro-batches, in some of which devices are idle; scanned and rematerialized; one micro-batch for all.
 CASES = {
-    "even": (EVEN, make_plan(micro_batch_size=1), (1, 4)),
-    "scanned": (MODEL_CONFIG, make_plan(scan_layers=True, remat="full"), (1, 2)),
-    "odd": (ODD, make_plan(), (1, 4)),
-    "gpt2": (GPT2, make_plan(micro_batch_size=1), (1, 4)),
-    "llama": (LLAMA, make_plan(micro_batch_size=1), (1, 4)),
+    "even": (EVEN, make_plan(micro_batch_size=1), (1, 4), OPTIMIZER),
+    "scanned": (MODEL_CONFIG, make_plan(scan_layers=True, remat="full"), (1, 2), OPTIMIZER),
+    "odd": (ODD, make_plan(), (1, 4), OPTIMIZER),
+    "gpt2": (GPT2, make_plan(micro_batch_size=1), (1, 4), OPTIMIZER),
+    "llama": (LLAMA, make_plan(micro_batch_size=1), (1, 4), LION),
 }
 
 
@@ -57,7 +59,7 @@ def numbers(tree: Any) -> list[Any]:
 
 
 def case(name: str, devices: int) -> dict[str, Any]:
-    shape, plan, _ = CASES[name]
+    shape, plan, _, settings = CASES[name]
     mesh = sharding.make_mesh(jax.devices()[:devices])
     samples = population()
     model = kinds.build(
@@ -65,8 +67,8 @@ def case(name: str, devices: int) -> dict[str, Any]:
             shape, scan_layers=plan.model_config.scan_layers, remat=plan.model_config.remat
         )
     )
-    step = make_step(model, OPTIMIZER, plan.chunk_tokens, mesh)
-    train_state = state(mesh, shape=shape)
+    step = make_step(model, settings, plan.chunk_tokens, mesh)
+    train_state = state(mesh, settings, shape)
     batches = [
         arguments(*pack(samples, ids_B, plan, mesh, len(LENGTHS)), mesh)
         for ids_B in (np.arange(16), np.arange(1), np.arange(3, 14))
@@ -97,29 +99,27 @@ def case(name: str, devices: int) -> dict[str, Any]:
     return out | {
         "metrics": metrics,
         "params": numbers(train_state.params),
-        "moments": numbers(optax.tree.get(train_state.opt_state, "nu")),
+        "moments": numbers(
+            optax.tree.get(train_state.opt_state, "mu" if settings is LION else "nu")
+        ),
     }
 
 
-def optimizers(devices: int) -> dict[str, Any]:
-    """Returns metrics and moments of three steps with each optimizer but the default."""
-    mesh = sharding.make_mesh(jax.devices()[:devices])
-    plan, out = make_plan(micro_batch_size=1), {}
-    for name in ("lion", "muon"):
-        settings = dataclasses.replace(OPTIMIZER, name=name)
-        step = make_step(transformer.TransformerLM(MODEL_CONFIG), settings, plan.chunk_tokens, mesh)
-        train_state, metrics = state(mesh, settings), []
-        shardings = jax.tree.map(lambda leaf: leaf.sharding, train_state)
-        for ids_B in (np.arange(16), np.arange(1), np.arange(3, 14)):
-            args = arguments(*pack(population(), ids_B, plan, mesh, len(LENGTHS)), mesh)
-            train_state, step_metrics = step(train_state, *args, np.float32(1e-3))
-            metrics.append({key: float(value) for key, value in step_metrics.items()})
-        out[name] = {
-            "metrics": metrics,
-            "moments": numbers(train_state.opt_state),
-            "same places": shardings == jax.tree.map(lambda leaf: leaf.sharding, train_state),
-        }
-    return out
+def muon(devices: int) -> dict[str, Any]:
+    """Returns metrics and moments of three steps."""
+    mesh, plan = sharding.make_mesh(jax.devices()[:devices]), make_plan(micro_batch_size=1)
+    step = make_step(transformer.TransformerLM(MODEL_CONFIG), MUON, plan.chunk_tokens, mesh)
+    train_state, metrics = state(mesh, MUON), []
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, train_state)
+    for ids_B in (np.arange(16), np.arange(1), np.arange(3, 14)):
+        args = arguments(*pack(population(), ids_B, plan, mesh, len(LENGTHS)), mesh)
+        train_state, step_metrics = step(train_state, *args, np.float32(1e-3))
+        metrics.append({key: float(value) for key, value in step_metrics.items()})
+    return {
+        "metrics": metrics,
+        "moments": numbers(train_state.opt_state),
+        "same places": shardings == jax.tree.map(lambda leaf: leaf.sharding, train_state),
+    }
 
 
 def checkpoints(folder: Path) -> dict[str, Any]:
@@ -160,12 +160,14 @@ def checkpoints(folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     assert len(jax.devices()) == 4
-    cases = {name: {n: case(name, n) for n in of[2]} for name, of in CASES.items()}
-    results = {
-        "cases": cases,
-        "optimizers": {n: optimizers(n) for n in (1, 4)},
-        "checkpoints": checkpoints(Path(sys.argv[1])),
+    folder, *names = sys.argv[1:]
+    results: dict[str, Any] = {
+        name: {n: case(name, n) for n in CASES[name][2]} for name in names if name in CASES
     }
+    if "muon" in names:
+        results["muon"] = {n: muon(n) for n in (1, 4)}
+    if "checkpoints" in names:
+        results["checkpoints"] = checkpoints(Path(folder))
     print(json.dumps(results))
 
 

@@ -188,15 +188,16 @@ def test_interrupted_write_is_continued_at_any_shard(
         assert content(s) == content(complete)
 
 
+@pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.slow)])
 def test_creation_recovers_from_a_crash_at_any_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stride: int
 ):
     """With a statistic and with checkpoints, which add a coordinate."""
     complete = open_with_points(tmp_path / "scores.zarr", STATISTICS)
     ensure(complete, SIX)
-    expected, crash_at, crashed = content(complete), 0, True
+    expected, crash_at, crashed = content(complete), 1 - stride, True
     while crashed:
-        crash_at += 1
+        crash_at += stride
         (tmp_path / str(crash_at)).mkdir()
         s = open_with_points(tmp_path / str(crash_at) / "scores.zarr", STATISTICS)
         crashed = crash(monkeypatch, crash_at, lambda s=s: ensure(s, SIX))

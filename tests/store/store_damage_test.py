@@ -68,20 +68,21 @@ def test_damaged_array_metadata_raises(tmp_path: Path, text: str | None):
         s.is_present()
 
 
+@pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "statistics", [pytest.param((), marks=pytest.mark.slow), ("min_k_plus_plus",)]
 )
 def test_extension_recovers_from_a_crash_at_any_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statistics: tuple[str, ...]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statistics: tuple[str, ...], stride: int
 ):
     """Adds models, and in one case a statistic; `store_checkpoints_test` crashes the creation of a store."""
     (tmp_path / "uninterrupted").mkdir()
     before = make_store(tmp_path / "uninterrupted")
     shutil.copytree(before.path, tmp_path / "before.zarr")
     ensure(Store(before.path, statistics), SIX)
-    expected, crash_at, crashed = content(before), 0, True
+    expected, crash_at, crashed = content(before), 1 - stride, True
     while crashed:
-        crash_at += 1
+        crash_at += stride
         path = tmp_path / str(crash_at) / "scores.zarr"
         shutil.copytree(tmp_path / "before.zarr", path)
         s, later = Store(path), Store(path, statistics)
