@@ -14,8 +14,8 @@ from lm_mia.model import gpu_embedding
     ("V", "D", "T", "dtype"),
     [
         (1000, 96, 333, "float32"),  # no size is a multiple of a block
-        (1000, 128, 512, "bfloat16"),
-        (64, 200, 100, "float32"),
+        pytest.param(1000, 128, 512, "bfloat16", marks=pytest.mark.slow),
+        pytest.param(64, 200, 100, "float32", marks=pytest.mark.slow),
         (100, 128, 64, "bfloat16"),
         (3, 16, 1, "float32"),
     ],

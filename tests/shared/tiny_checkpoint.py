@@ -1,5 +1,6 @@
 """Tiny random checkpoints as save_pretrained of Transformers writes them, from parameters of our own kinds."""
 
+import functools
 import json
 import math
 from pathlib import Path
@@ -52,10 +53,15 @@ def model_config(content: dict[str, Any], length_tokens: int = 64) -> ModelConfi
     )
 
 
+@functools.cache
+def initial_params(config: ModelConfig, seed: int) -> Any:
+    return jax.jit(lambda: init_params(kinds.build(config), jax.random.key(seed)))()
+
+
 def random_params(config: ModelConfig, seed: int = 0) -> dict[str, Any]:
     """Returns random parameters, none of which is 0 or 1."""
     rng = np.random.default_rng(seed)
-    params = init_params(kinds.build(config), jax.random.key(seed))
+    params = initial_params(config, seed)
     return jax.tree.map(
         lambda leaf: np.asarray(leaf + 0.2 * rng.standard_normal(leaf.shape), np.float32), params
     )

@@ -25,11 +25,17 @@ def two_sample_auc(
     return result
 
 
+@pytest.mark.parametrize(
+    ("draws", "coverage"),
+    [(40, (0.82, 1.0)), pytest.param(150, (0.91, 0.985), marks=pytest.mark.montecarlo)],
+)
 @pytest.mark.parametrize("groups", ["samples", "documents", "users"])
-def test_noise_has_an_auc_of_one_half_and_its_interval_covers_it(groups: str):
+def test_noise_has_an_auc_of_one_half_and_its_interval_covers_it(
+    groups: str, draws: int, coverage: tuple[float, float]
+):
     rng = np.random.default_rng(1)
     aucs, covered = [], []
-    for _ in range(150):
+    for _ in range(draws):
         feature_NxK, member_N, group_N = features(rng), rng.random(N) < 0.5, None
         if groups == "documents":  # with words of their own, and some pieces of each are members
             group_N = np.arange(N) % 75
@@ -42,7 +48,7 @@ def test_noise_has_an_auc_of_one_half_and_its_interval_covers_it(groups: str):
         aucs.append(result.auc)
         covered.append(result.low <= 0.5 <= result.high)
     assert abs(np.mean(aucs) - 0.5) < 4 * np.std(aucs) / np.sqrt(len(aucs))
-    assert 0.91 < np.mean(covered) < 0.985
+    assert coverage[0] < np.mean(covered) <= coverage[1]
 
 
 def test_a_difference_has_an_interval_around_the_auc_of_new_samples():

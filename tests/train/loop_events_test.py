@@ -58,7 +58,9 @@ def held_out(population: Population) -> Population:
     return Population(population.folder, population.tokens, offsets_N1, population.manifest)
 
 
-@pytest.mark.parametrize("validations", [1, 2, 4, 6])
+@pytest.mark.parametrize(
+    "validations", [1, 4, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 6))]
+)
 def test_validation_losses_equal_slow_reference(
     tiny: Population, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, validations: int
 ):

@@ -218,7 +218,7 @@ def test_packed_samples_have_the_same_loss_and_gradient_as_alone(i: int):
     assert difference(grads, expected_grads) < 3e-6
 
 
-@pytest.mark.parametrize("name", ["lion", "muon"])
+@pytest.mark.parametrize("name", [pytest.param("lion", marks=pytest.mark.slow), "muon"])
 def test_optimizers_see_stacked_layers_on_gpus_too(monkeypatch: pytest.MonkeyPatch, name: str):
     settings = dataclasses.replace(OPTIMIZER, name=name)
     batch, stats = pack(population(), ALL, PLANS[1], MESH, len(ALL))
