@@ -25,8 +25,9 @@ gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Looks for garbage among what tests make, from now on."""
+    """Looks for garbage among what tests make, from now on, and more rarely than by default, which saves time."""
     gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
     gc.enable()
 
 

@@ -311,7 +311,9 @@ def make_models(
     if repair:
         _remove_corrupt(recipe, population, display)
     if verb != "train" and (other := base_scores.copy_from_another_recipe(recipe)):
-        display.say(f"{subsets.base()}: scored before, in the recipe {other}; its scores were copied")
+        display.say(
+            f"{subsets.base()}: scored before, in the recipe {other}; its scores were copied"
+        )
     requested = recipe.models if selected_models is None else list(selected_models)
     missing, is_primary = inventory.missing_models(verb, c, recipe_dir, requested), True
     trained = sum(inventory.is_trained(c, recipe_dir, model) for model in missing)
