@@ -212,6 +212,22 @@ def test_models_are_attacked_without_references(
     assert "0 reference" not in page
 
 
+def test_mean_losses_are_of_models_with_members_and_nonmembers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    arrays = losses() | {"role_M": ["target"] + ["reference"] * (M - 2) + ["base"]}
+    arrays["member_MxN"][-1] = False  # a base has no members
+    np.savez(tmp_path / "losses.npz", **arrays)
+    assert import_file(tmp_path / "losses.npz", tmp_path / "w") == 0
+    [line] = [s for s in capsys.readouterr().out.splitlines() if s.startswith("mean loss: ")]
+    trained = [*zip(arrays["loss_MxN"], arrays["member_MxN"], strict=True)][:-1]
+    means = [
+        np.mean([loss_N[member_N == is_member].mean() for loss_N, member_N in trained])
+        for is_member in (True, False)
+    ]
+    assert [float(mean) for mean in re.findall(r"\d+\.\d+", line)] == pytest.approx(means, abs=1e-3)
+
+
 def replica_losses(effect: float, *, has_base: bool) -> dict[str, Any]:
     """Returns losses of 13 replicas of 600 samples, which lower those of members, and of their base."""
     rng = np.random.default_rng(3)

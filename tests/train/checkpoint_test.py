@@ -165,6 +165,17 @@ def test_any_flipped_bit_changes_the_fingerprint():
     assert fingerprint not in seen
 
 
+def test_exchanged_values_and_arrays_change_the_fingerprint():
+    part = {"a": jnp.arange(6, dtype=jnp.float32), "b": jnp.arange(6, 12, dtype=jnp.float32)}
+    exchanged = [
+        part | {"a": part["a"][jnp.array([1, 0, 2, 3, 4, 5])]},
+        part | {"a": part["a"][::-1]},
+        {"a": part["b"], "b": part["a"]},
+    ]
+    fingerprints = {int(checkpoint.fingerprint(tree)) for tree in (part, *exchanged)}
+    assert len(fingerprints) == 4
+
+
 DAMAGE = """
 import sys
 from pathlib import Path
