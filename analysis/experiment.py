@@ -44,7 +44,7 @@ class Drawing:
     """Sentences on the paper and its claims, shown below the others if the figure is compared with the paper."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Experiment:
     """The definition of a figure or a table, independent of any sweep."""
 

@@ -437,7 +437,7 @@ def _hf_losses_parser() -> load.Parser:
     parser.epilog = "\n".join(
         [
             "The same command goes on where it was stopped. Weights are read from safetensors files only, code of a",
-            'folder is never run, and nothing is downloaded. Needs `pip install "lm-mia[hf]"`.',
+            "folder is never run, and nothing is downloaded. Needs the extra `hf`.",
         ]
     )
     parser.add_argument(
