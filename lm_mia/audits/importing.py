@@ -165,6 +165,7 @@ def import_losses(
 
     prepared = prepare(file, name, subset, override)
     models, table, c = prepared.models, prepared.table, prepared.config
+    _check_attacked(file, models, c.attack.targets)
     sweep = sweeps.imported_sweep(workdir, c)
     sweeps.check_attacked(sweep.recipes)
     [recipe] = sweep.recipes
@@ -324,6 +325,28 @@ def _model_seeds(file: LossFile) -> dict[ModelSeeds, int]:
     seeds = {subsets.reference(n): i for n, i in enumerate(trained_alone)}
     seeds |= {subsets.replica(b): i for b, i in enumerate(index["replica"])}
     return seeds | {subsets.base(): i for i in index["base"]}
+
+
+def _check_attacked(file: LossFile, models: Mapping[ModelSeeds, int], targets: int) -> None:
+    """Raises UserError if a model that is attacked without having the role of a target cannot be attacked.
+
+    The first references are attacked if nobody says which models are. `losses.check_values` checks targets.
+    """
+    problems = []
+    for model, i in models.items():
+        if model.role == "reference" and model.subset_seed < targets:
+            name, members = file.names_M[i], int(np.count_nonzero(losses.read_member(file, i)))
+            if not members:
+                problems.append(
+                    f"{file.source}: model {name!r} was trained on none of the samples, so it cannot be attacked; if "
+                    f"others were fine-tuned from it, add --base={name}, or say which models are attacked by --target"
+                )
+            elif members == file.num_samples:
+                problems.append(
+                    f"{file.source}: model {name!r} was trained on all samples, so it cannot be attacked; say which "
+                    "models are attacked by --target"
+                )
+    losses.raise_first(problems)
 
 
 def _check_overrides(overrides: Sequence[str]) -> None:

@@ -117,6 +117,10 @@ def read_losses(
         raise UserError(f"{prefix}base={base}: is the target, too; name another model")
     if base:
         roles[base] = "base"
+    elif roles and "loss_base" in arrays and "member_base" not in arrays:
+        roles.setdefault(
+            "base", "base"
+        )  # only a base needs no membership, whichever model is attacked
     if not arrays.is_table:
         models = _of_arrays(arrays)
     elif "loss" in arrays:

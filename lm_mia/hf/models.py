@@ -292,7 +292,8 @@ def require(*more: str) -> None:
     if missing:
         names = ", ".join(missing)
         raise UserError(
-            f'{names}: not installed, but needed for models of Hugging Face; run `python3 -m uv sync --extra hf` in a checkout, or install the wheel as "lm_mia-VERSION.whl[hf]"'
+            f"{names}: not installed, but needed for models of Hugging Face; run `python3 -m uv sync --extra hf` in a "
+            'checkout, or install the wheel as "lm_mia-VERSION.whl[hf]"'
         )
 
 

@@ -212,10 +212,39 @@ def test_models_are_attacked_without_references(
     assert "0 reference" not in page
 
 
+def test_a_base_is_found_by_the_name_of_its_column_if_a_target_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    arrays = losses()
+    table = {f"loss_m{m}": arrays["loss_MxN"][m] for m in range(M)}
+    table |= {f"member_m{m}": arrays["member_MxN"][m] for m in range(M)}
+    table["loss_base"] = arrays["loss_MxN"].mean(axis=0)
+    pd.DataFrame(table).to_parquet(tmp_path / "losses.parquet")
+    assert import_file(tmp_path / "losses.parquet", tmp_path / "w", "--target=m3") == 0
+    assert f"{M - 1} references, 1 target, its base" in capsys.readouterr().out
+    audited = lm_mia.audit(tmp_path / "losses.parquet", target=["m3"], fprs=[0.5])
+    assert "base_calibrated" in {*audited.summary["attack"]}
+
+
+@pytest.mark.parametrize(("value", "remedy"), [(False, "--base=0"), (True, "--target")])
+def test_a_model_without_members_is_not_attacked_unasked(
+    value: bool, remedy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    arrays = losses()
+    arrays["member_MxN"][0] = value
+    np.savez(tmp_path / "losses.npz", **arrays)
+    assert import_file(tmp_path / "losses.npz", tmp_path / "w") == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "'0'" in line
+    assert remedy in line
+    assert not (tmp_path / "w").exists()
+
+
 def test_mean_losses_are_of_models_with_members_and_nonmembers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    arrays = losses() | {"role_M": ["target"] + ["reference"] * (M - 2) + ["base"]}
+    arrays = losses()
+    arrays["role_M"] = ["target"] + ["reference"] * (M - 2) + ["base"]
     arrays["member_MxN"][-1] = False  # a base has no members
     np.savez(tmp_path / "losses.npz", **arrays)
     assert import_file(tmp_path / "losses.npz", tmp_path / "w") == 0
