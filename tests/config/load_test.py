@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_config import FILE, error_lines
 
-from lm_mia.config import Config, load
+from lm_mia.config import Config, fields, load
 from lm_mia.errors import UserError
 
 
@@ -390,7 +390,7 @@ def test_any_integer_is_accepted_or_refused_on_one_line(file: str, value: int):
         assert load.load_config(file, [flag]).train.workers == value
     else:
         [line] = error_lines(file, flag)
-        assert line.startswith(f"train.workers={value}: must be ")
+        assert line.startswith(f"train.workers={fields.shown(value)}: must be ")
 
 
 def test_messages_name_the_line_that_sets_the_field(tmp_path: Path):
