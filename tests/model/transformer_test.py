@@ -138,7 +138,14 @@ def test_initial_values_depend_on_the_key_and_no_two_arrays_are_equal():
 
 
 @pytest.mark.parametrize(
-    ("scan_layers", "remat"), [(False, "none"), (False, "full"), (True, "dots")]
+    ("scan_layers", "remat"),
+    [
+        *[(False, "none"), (False, "full"), (True, "dots")],
+        *(
+            pytest.param(scan_layers, remat, marks=pytest.mark.slow)
+            for scan_layers, remat in [(False, "dots"), (True, "none"), (True, "full")]
+        ),
+    ],
 )
 def test_initial_values_do_not_depend_on_how_the_model_is_computed(scan_layers: bool, remat: Any):
     config = dataclasses.replace(
