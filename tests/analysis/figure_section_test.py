@@ -26,10 +26,10 @@ def copied(names: Sequence[str], recipes: SweepResults, workdir: Path) -> SweepR
 @pytest.mark.parametrize(
     ("name", "names"),
     [
-        pytest.param("strongmia_fig08_statistic", ["main"], marks=pytest.mark.slow),  # logits
+        slow_case("strongmia_fig08_statistic", ["main"]),  # logits
         ("strongmia_fig14_offline", ["small"]),  # RMIA
         # without groups of references
-        pytest.param("strongmia_fig16_duplicates", ["main", "distinct"], marks=pytest.mark.slow),
+        slow_case("strongmia_fig16_duplicates", ["main", "distinct"]),
     ],
 )
 def test_figures_do_not_depend_on_attacks_of_other_figures(

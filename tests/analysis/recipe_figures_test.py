@@ -42,10 +42,11 @@ def test_figures_are_written_as_png_and_pdf(finished: RecipeResults, tmp_path: P
 def test_figures_that_are_written_twice_have_equal_bytes(
     finished: RecipeResults, tmp_path: Path
 ) -> None:
-    first, second = (copy_workdir(finished, tmp_path / name) for name in "ab")
-    recipe_figures.write(first)
-    recipe_figures.write(second)
-    assert drawn(tmp_path / "a") == drawn(tmp_path / "b")
+    copy = copy_workdir(finished, tmp_path / "w")
+    recipe_figures.write(copy)
+    files = drawn(tmp_path / "w")
+    recipe_figures.write(copy)
+    assert drawn(tmp_path / "w") == files
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from slow_case import slow_case
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 SLOW = {"losses-to-report"}  # what it does is also tested without a notebook
@@ -24,7 +25,7 @@ def scripts() -> Iterator[tuple[ModuleType, ModuleType]]:
 @pytest.mark.process
 @pytest.mark.parametrize(
     "notebook",
-    [pytest.param(p, marks=[pytest.mark.slow] if p.stem in SLOW else []) for p in NOTEBOOKS],
+    [slow_case(p) if p.stem in SLOW else p for p in NOTEBOOKS],
     ids=lambda path: path.stem,
 )
 def test_a_notebook_runs(

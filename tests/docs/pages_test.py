@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import tiny_checkpoint
 import tiny_run
+from slow_case import slow_case
 
 from analysis import page, scaling
 from lm_mia import cli, stats
@@ -40,7 +41,7 @@ SLOW = {
     )
 }
 PAGES = [
-    pytest.param(page, marks=[pytest.mark.slow] if page in SLOW else [])
+    slow_case(page) if page in SLOW else page
     for page in ("tutorial.md", "audit-your-models.md", *HOW_TO)
 ]
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]*)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)

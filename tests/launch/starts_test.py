@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import tiny_run
+from slow_case import slow_case
 from slurm_cluster import Cluster
 from tiny_run import tiny
 
@@ -124,7 +125,7 @@ def simulate(
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("saves_when_stopped", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("saves_when_stopped", [True, slow_case(False)])
 def test_model_of_158_hours_is_finished_by_jobs_of_4_hours(
     simulate: Callable[..., tuple[Simulation, int, int]], saves_when_stopped: bool
 ):

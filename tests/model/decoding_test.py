@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from slow_case import slow_case
 from slow_model import parameters, slow_forward
 from unoptimized import without_optimizations
 
@@ -84,7 +85,7 @@ SCHEMES = [
     stats.SamplingScheme(0.8, 5, 0.7),
 ]
 # Filters act on the logits of one sample alone, which another test compares with their definition.
-MORE_SCHEMES = [pytest.param(scheme, marks=pytest.mark.slow) for scheme in SCHEMES[2:-1]]
+MORE_SCHEMES = [slow_case(scheme) for scheme in SCHEMES[2:-1]]
 MANY = 4000
 
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from slow_case import slow_case
 
 from lm_mia.model import gpu_attention
 from lm_mia.model.attention import attention
@@ -44,9 +45,9 @@ def kernel(q: jax.Array, k: jax.Array, v: jax.Array, segment_BxL: jax.Array) -> 
     ("dtype", "A", "L", "tolerance"),
     [
         ("float32", 64, 256, 1e-6),
-        pytest.param("float32", 128, 128, 1e-6, marks=pytest.mark.slow),
+        slow_case("float32", 128, 128, 1e-6),
         ("float32", 16, 192, 1e-6),
-        pytest.param("bfloat16", 64, 256, 6e-3, marks=pytest.mark.slow),
+        slow_case("bfloat16", 64, 256, 6e-3),
         ("bfloat16", 128, 192, 6e-3),
     ],
 )

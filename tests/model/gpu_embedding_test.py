@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from slow_case import slow_case
 
 from lm_mia.model import gpu_embedding
 
@@ -14,8 +15,8 @@ from lm_mia.model import gpu_embedding
     ("V", "D", "T", "dtype"),
     [
         (1000, 96, 333, "float32"),  # no size is a multiple of a block
-        pytest.param(1000, 128, 512, "bfloat16", marks=pytest.mark.slow),
-        pytest.param(64, 200, 100, "float32", marks=pytest.mark.slow),
+        slow_case(1000, 128, 512, "bfloat16"),
+        slow_case(64, 200, 100, "float32"),
         (100, 128, 64, "bfloat16"),
         (3, 16, 1, "float32"),
     ],

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from slow_case import slow_case
 from slow_model import parameters, shapes, slow_forward, slow_losses
 from unoptimized import without_optimizations
 
@@ -142,7 +143,7 @@ def test_initial_values_depend_on_the_key_and_no_two_arrays_are_equal():
     [
         *[(False, "none"), (False, "full"), (True, "dots")],
         *(
-            pytest.param(scan_layers, remat, marks=pytest.mark.slow)
+            slow_case(scan_layers, remat)
             for scan_layers, remat in [(False, "dots"), (True, "none"), (True, "full")]
         ),
     ],
@@ -319,7 +320,7 @@ def test_neighbors_in_a_packed_sequence_change_no_bit():
 @pytest.mark.parametrize(
     "model",
     # Unrolled with each checkpoint policy, and scanned with one; tests of the step compare others.
-    [*COMPUTED[1:4], *(pytest.param(model, marks=pytest.mark.slow) for model in COMPUTED[4:])],
+    [*COMPUTED[1:4], *(slow_case(model) for model in COMPUTED[4:])],
     ids=computed,
 )
 def test_scan_and_remat_change_values_and_gradients_only_by_rounding(model: TransformerLM):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tiny_run
 import xarray as xr
+from slow_case import slow_case
 from tiny_run import _on_cpu, run_in_process, tiny
 from tiny_store import COLUMNS, FOUR, _small_shards, content, ensure, open_with_points, values
 
@@ -156,7 +157,7 @@ def columns(samples: tuple[int, ...]) -> dict[str, np.ndarray]:
     [
         ((), (3, 4, 5)), ((0, 1), (0,)), ((0,), (2,)),
         *(
-            pytest.param(old, new, marks=pytest.mark.slow)
+            slow_case(old, new)
             for old, new in [
                 ((), (0,)), ((0, 1), (0, 1)), ((0, 1), (3, 4, 5)), ((0,), (0, 1))
             ]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from slow_case import slow_case
 from tiny_store import (
     COLUMNS,
     END,
@@ -188,7 +189,7 @@ def test_interrupted_write_is_continued_at_any_shard(
         assert content(s) == content(complete)
 
 
-@pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [3, slow_case(1)])
 def test_creation_recovers_from_a_crash_at_any_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stride: int
 ):

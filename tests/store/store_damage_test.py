@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
+from slow_case import slow_case
 from tiny_store import (
     FOUR,
     SAMPLES,
@@ -68,10 +69,8 @@ def test_damaged_array_metadata_raises(tmp_path: Path, text: str | None):
         s.is_present()
 
 
-@pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(
-    "statistics", [pytest.param((), marks=pytest.mark.slow), ("min_k_plus_plus",)]
-)
+@pytest.mark.parametrize("stride", [3, slow_case(1)])
+@pytest.mark.parametrize("statistics", [slow_case(()), ("min_k_plus_plus",)])
 def test_extension_recovers_from_a_crash_at_any_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statistics: tuple[str, ...], stride: int
 ):

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from slow_case import slow_case
 from tiny_training import OPTIMIZER, STEPS, newest, run, slow_gradient, trainer
 
 from lm_mia import config
@@ -58,9 +59,7 @@ def held_out(population: Population) -> Population:
     return Population(population.folder, population.tokens, offsets_N1, population.manifest)
 
 
-@pytest.mark.parametrize(
-    "validations", [1, 4, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 6))]
-)
+@pytest.mark.parametrize("validations", [1, 4, *(slow_case(n) for n in (2, 6))])
 def test_validation_losses_equal_slow_reference(
     tiny: Population, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, validations: int
 ):

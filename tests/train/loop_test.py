@@ -9,6 +9,7 @@ import optax
 import pytest
 from padded_batches import padded_plan
 from same_bits import same
+from slow_case import slow_case
 from tiny_training import (
     DEFAULT_PLAN,
     MODEL,
@@ -206,7 +207,7 @@ def stop_at(moment: int) -> Callable[[loop.Event], None]:
 @pytest.mark.parametrize(
     ("saved", "stop"),
     [
-        pytest.param(saved, stop, marks=[] if stop in stops else pytest.mark.slow)
+        (saved, stop) if stop in stops else slow_case(saved, stop)
         for saved, stops in {"every step": (1, 4), "the second": (3, STEPS), "never": (5,)}.items()
         for stop in range(1, STEPS + 1)
     ],
@@ -239,9 +240,7 @@ def test_resume_after_interruption_is_bitwise_equal(
 
 
 # A test below stops after each step.
-@pytest.mark.parametrize(
-    "last_step", [3, *(pytest.param(k, marks=pytest.mark.slow) for k in (1, 2, 4, 5))]
-)
+@pytest.mark.parametrize("last_step", [3, *(slow_case(k) for k in (1, 2, 4, 5))])
 def test_resume_after_preemption_is_bitwise_equal(
     tiny: Population, tmp_path: Path, uninterrupted: checkpoint.TrainState, last_step: int
 ):

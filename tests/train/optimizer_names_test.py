@@ -15,6 +15,7 @@ import optax.contrib
 import pytest
 import tiny_training
 from same_bits import same
+from slow_case import slow_case
 from tiny_training import MODEL, OPTIMIZER, STEPS
 
 from lm_mia import config, user_files
@@ -330,7 +331,7 @@ def final_state(
     [
         "muon with multipliers",
         "cautious_lion",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("lion", "muon")),
+        *(slow_case(name) for name in ("lion", "muon")),
     ],
 )
 def test_resume_is_bitwise_equal(tiny: Population, tmp_path: Path, file: Path, name: str):

@@ -10,11 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
+from slow_case import slow_case
 
 from lm_mia.train import sharding
 
 # The fields of "gpt2" are those of "even" and biases.
-EVEN = pytest.param("even", 4, marks=pytest.mark.slow)
+EVEN = slow_case("even", 4)
 CASES_AND_DEVICES = [EVEN, ("scanned", 2), ("odd", 4), ("gpt2", 4), ("llama", 4)]
 
 
@@ -158,9 +159,7 @@ def test_a_step_communicates_once_and_not_in_its_loops(
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-    "name", ["scanned", "odd", "gpt2", "llama", pytest.param("even", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("name", ["scanned", "odd", "gpt2", "llama", slow_case("even")])
 def test_one_device_does_not_communicate(case: dict[str, Any]):
     result = case["1"]
     assert {c["groups"] for c in result["collectives"]} <= {"{{0}}"}

@@ -11,6 +11,7 @@ import numpy as np
 import optax
 import pytest
 from padded_batches import batch_loss, padded
+from slow_case import slow_case
 from step_case import (
     LENGTHS,
     MODEL,
@@ -120,7 +121,7 @@ def name_of(value: Any) -> str:
         *((PLANS[i], True) for i in (0, 1, 3, 5)),
         (PLANS[1], False),
         # Other combinations of what these have.
-        *(pytest.param(PLANS[i], True, marks=pytest.mark.slow) for i in (2, 4, 6)),
+        *(slow_case(PLANS[i], True) for i in (2, 4, 6)),
     ],
     ids=name_of,
 )
@@ -218,7 +219,7 @@ def test_packed_samples_have_the_same_loss_and_gradient_as_alone(i: int):
     assert difference(grads, expected_grads) < 3e-6
 
 
-@pytest.mark.parametrize("name", [pytest.param("lion", marks=pytest.mark.slow), "muon"])
+@pytest.mark.parametrize("name", [slow_case("lion"), "muon"])
 def test_optimizers_see_stacked_layers_on_gpus_too(monkeypatch: pytest.MonkeyPatch, name: str):
     settings = dataclasses.replace(OPTIMIZER, name=name)
     batch, stats = pack(population(), ALL, PLANS[1], MESH, len(ALL))
@@ -319,7 +320,7 @@ def loop_dtypes(jaxpr: Any) -> Iterator[set[str]]:
                 yield from loop_dtypes(inner)
 
 
-@pytest.mark.parametrize("scan_layers", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("scan_layers", [False, slow_case(True)])
 def test_only_activations_and_kernels_are_bfloat16(scan_layers: bool):
     """The state and the sums of gradients and losses are float32; the loss is close to the exact one."""
     plan = with_model(make_plan(1, scan_layers=scan_layers), dtype="bfloat16")

@@ -11,6 +11,7 @@ import docstring_population
 import numpy as np
 import pandas as pd
 import pytest
+from slow_case import slow_case
 from synthetic_scores import SMALL, SyntheticScores, write_scores
 from table_case import compute
 from views import view_of
@@ -138,7 +139,7 @@ SETS = {
 """Number of references -> number in a set -> the sets."""
 
 
-@pytest.mark.parametrize("references", [18, pytest.param(32, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("references", [18, slow_case(32)])
 def test_decisions_with_more_references(references: int, tmp_path: Path):
     """All numbers of references are compared on the same samples, and at the TPR that the fewest have on these."""
     c, sets = dataclasses.replace(C, references=references), SETS[references]
