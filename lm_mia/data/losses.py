@@ -117,10 +117,6 @@ def read_losses(
         raise UserError(f"{prefix}base={base}: is the target, too; name another model")
     if base:
         roles[base] = "base"
-    elif roles and "loss_base" in arrays and "member_base" not in arrays:
-        roles.setdefault(
-            "base", "base"
-        )  # only a base needs no membership, whichever model is attacked
     if not arrays.is_table:
         models = _of_arrays(arrays)
     elif "loss" in arrays:
@@ -323,8 +319,11 @@ def _of_wide_table(arrays: Arrays, roles: Mapping[str, ImportedRole]) -> _Models
 
     of_models = {f"{kind}_{model}" for model in models for kind in ("loss", "member")}
     columns = {name: arrays[name] for name in arrays if name not in of_models}
-    role_M = None if roles else named
-    return _Models(tuple(models), samples, role_M, (), read, columns)
+    if roles:
+        # Only a base needs no membership, whichever models are said to be attacked.
+        known = set() if "base" in roles.values() else bases - members
+        named = [roles.get(model, "base" if model in known else "reference") for model in models]
+    return _Models(tuple(models), samples, named, (), read, columns)
 
 
 def _check_ids(ids: Values) -> None:

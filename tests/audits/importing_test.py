@@ -212,13 +212,14 @@ def test_models_are_attacked_without_references(
     assert "0 reference" not in page
 
 
+@pytest.mark.parametrize("name", ["base", "base_v2"])
 def test_a_base_is_found_by_the_name_of_its_column_if_a_target_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     arrays = losses()
     table = {f"loss_m{m}": arrays["loss_MxN"][m] for m in range(M)}
     table |= {f"member_m{m}": arrays["member_MxN"][m] for m in range(M)}
-    table["loss_base"] = arrays["loss_MxN"].mean(axis=0)
+    table[f"loss_{name}"] = arrays["loss_MxN"].mean(axis=0)
     pd.DataFrame(table).to_parquet(tmp_path / "losses.parquet")
     assert import_file(tmp_path / "losses.parquet", tmp_path / "w", "--target=m3") == 0
     assert f"{M - 1} references, 1 target, its base" in capsys.readouterr().out
