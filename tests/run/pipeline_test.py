@@ -284,15 +284,18 @@ def test_failed_attack_does_not_stop_other_recipes(
 ):
     folder = copy(finished, tmp_path / "w")
     second_config = Path(config).with_name("two.py")
-    more = Path(config).read_text() + "    yield {'name': 'deep', 'model.layers': 2}\n"
+    more = (
+        Path(config).read_text()
+        + "    yield {'name': 'slower', 'optimizer.peak_learning_rate': 1e-3}\n"
+    )
     second_config.write_text(more)
     assert cli.main(argv("corpus", str(second_config), folder)) == 0
     assert cli.main(argv("train", str(second_config), folder)) == 0
     assert cli.main(argv("score", str(second_config), folder)) == 0
-    [shard] = (folder / "recipes" / "deep").glob("scores.zarr/loss/c/0/*")
+    [shard] = (folder / "recipes" / "slower").glob("scores.zarr/loss/c/0/*")
     shard.write_bytes(shard.read_bytes()[::-1])
     capsys.readouterr()
     assert cli.main(argv("attack", str(second_config), folder)) == 2
     out, err = capsys.readouterr()
     assert [line.partition(":")[0] for line in out.splitlines()] == ["main", "twice", "report"]
-    assert err.splitlines()[-1].startswith(f"deep: {shard}: corrupt score shard")
+    assert err.splitlines()[-1].startswith(f"slower: {shard}: corrupt score shard")

