@@ -44,7 +44,7 @@ def smaller(c: Config, corpus: Path) -> Config:
         references=16 + 4 * bool(a.targets) + 8 * (a.references > 40),
         targets=4 * bool(a.targets),
         replicas=min(a.replicas, 12),
-        attacks=("lira_online", "stacked", "loss"),  # beside those that figures need
+        attacks=("lira_online", "loss"),  # beside those that figures need
     )
     return dataclasses.replace(
         c,
