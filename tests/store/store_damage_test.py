@@ -190,6 +190,28 @@ def test_a_variable_of_a_later_version_is_ignored(tmp_path: Path):
     assert later.shape == (len(SIX), SAMPLES)
 
 
+def test_models_are_published_after_all_variables_have_room_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A crash between the two must not leave a store that xarray cannot open."""
+    s = make_store(tmp_path)
+    group = zarr.open_group(s.path, mode="a")
+    shape, dims = (len(FOUR), 1), ["model", "later"]
+    group.create_array("later", shape=shape, dtype="float32", dimension_names=dims)
+    schema.consolidate(s.path)
+    lengths = []
+
+    def consolidate(path: Path) -> None:
+        arrays = {
+            name: array for name, array in zarr.open_group(path, use_consolidated=False).arrays()
+        }
+        lengths.append({arrays[name].shape[0] for name in ("model", "loss", "member", "later")})
+
+    monkeypatch.setattr(schema, "consolidate", consolidate)
+    s.create_or_extend(SIX, {}, {})
+    assert lengths == [{len(SIX)}]
+
+
 def test_an_unknown_statistic_is_a_mistake_of_the_program(tmp_path: Path):
     with pytest.raises(ValueError, match=r"mine.*VARIABLES"):
         Store(tmp_path / "scores.zarr", statistics=("min_k", "mine"))

@@ -41,13 +41,18 @@ def run(tmp_path_factory: pytest.TempPathFactory, *names: str) -> dict[str, Any]
     flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"
     tests = Path(__file__).resolve().parents[1]
     script = str(tests / "shared" / "four_devices.py")
-    benchmarks = str(tests.parent / "benchmarks")
+    paths = [str(tests.parent), str(tests.parent / "benchmarks")]
     folder = tmp_path_factory.mktemp("four_devices")
     done = subprocess.run(
         [sys.executable, "-W", "error", script, str(folder), *names],
         capture_output=True,
         text=True,
-        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": benchmarks},
+        env={
+            **os.environ,
+            "XLA_FLAGS": flags,
+            "JAX_PLATFORMS": "cpu",
+            "PYTHONPATH": os.pathsep.join(paths),
+        },
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
