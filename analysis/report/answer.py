@@ -19,7 +19,7 @@ FEWEST_NONMEMBERS = 100
 """With fewer non-members, even a rate of 10 per 100 allows fewer than 10 false alarms."""
 FEWEST_HITS = 10
 _LOWEST_RATE = 0.01
-"""The lowest rate that is chosen by rule; above it, the sentences say what a lower one needs."""
+"""The lowest rate that is chosen by rule; above it, the sentences say what it needs, and how to ask for it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,13 +66,20 @@ class Answer:
         return " ".join(str(Markup(sentence).striptags()) for sentence in self.lead)
 
 
-def answer(found: Findings, *, epsilon: Epsilon | None = None, so_far: bool = False) -> Answer:
+def answer(
+    found: Findings,
+    *,
+    epsilon: Epsilon | None = None,
+    so_far: bool = False,
+    rate_flag: str = "--config.attack.focus_fpr",
+) -> Answer:
     """Returns the sentences.
 
     Args:
       found: the numbers.
       epsilon: the bound on epsilon of a model with canaries.
       so_far: whether models are still being made, so that the numbers will change.
+      rate_flag: the flag that sets the false positive rate.
     """
     auc, rate = found.auc, found.fpr
     if found.nonmembers < FEWEST_NONMEMBERS or not found.found.is_known:
@@ -115,13 +122,19 @@ def answer(found: Findings, *, epsilon: Epsilon | None = None, so_far: bool = Fa
         numbers.rate(rate),
     )
     lead = [_with_epsilon(first, epsilon), _after_retraining(found)]
-    # With a rate that was chosen, a lower one may be possible.
+    # A higher rate than that of the rule was asked for, and needs no reason.
     if _LOWEST_RATE < rate <= automatic_focus_fpr(found.nonmembers):
         needed = stats.nonmembers_needed(_LOWEST_RATE) * 10
         lead.append(
             Markup(
-                '<span class="muted">{} cannot show a lower rate: 1 false alarm per 100 needs {}.</span>'
-            ).format(plural(found.nonmembers, "non-member"), f"{needed:,}")
+                '<span class="muted">By default, a rate must allow 10 false alarms: 1 per 100 needs {}, and there are '
+                "{}. <code>{}={:g}</code> asks for it.</span>"
+            ).format(
+                plural(needed, "non-member"),
+                numbers.count(found.nonmembers),
+                rate_flag,
+                _LOWEST_RATE,
+            )
         )
     return Answer(tuple(lead), has_hits=True)
 

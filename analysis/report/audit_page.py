@@ -129,7 +129,7 @@ def _answer(audited: Audited) -> answer.Answer:
         return audit_causal.answer_of(audited.tables["causal"], audited.fpr)
     if len(audited.models) > 1:
         return _answer_of_models(audited)
-    return answer.answer(_findings(audited), epsilon=_epsilon(audited))
+    return answer.answer(_findings(audited), epsilon=_epsilon(audited), rate_flag="--fprs")
 
 
 def _findings(audited: Audited) -> answer.Findings:
