@@ -5,6 +5,7 @@ import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from markupsafe import Markup
@@ -16,6 +17,7 @@ from analysis.report.numbers import FRACTION, Estimate
 from analysis.report.strength import first_of_families
 from lm_mia.atomic import write_atomically
 from lm_mia.attacks.headline import headline_fpr
+from lm_mia.attacks.privacy_bounds import is_capped
 from lm_mia.attacks.registry import attack_name
 from lm_mia.printing import plural
 
@@ -537,9 +539,10 @@ def _privacy(audited: Audited) -> document.Detail:
         finding = "No leak could be shown: the result fits ε = 0."
     text = Markup(
         "An <b>estimate</b> is a log ratio of observed rates, at thresholds that were chosen after seeing the result: "
-        "it can be larger than the true epsilon, and so can both ends of its interval. A <b>lower bound</b> is at most "
-        "the true epsilon with a confidence of {}, if the members were drawn as stated: {}. The <b>ceiling</b> is the "
-        "bound that a perfect attack would give."
+        "it can be larger than the true epsilon, and so can both ends of its interval. It is <b>capped</b> at the "
+        "logarithm of the number of members, the largest that they can show. A <b>lower bound</b> is at most the true "
+        "epsilon with a confidence of {}, if the members were drawn as stated: {}. The <b>ceiling</b> is this cap, or "
+        "the bound that a perfect attack would give."
     ).format(_confidence(audited), _DESIGNS[audited.membership])
     names = ("canaries", "guesses", "correct")
     titles = ("Is a bound", "Ceiling", "Canaries", "Guesses", "Correct", "mu")
@@ -554,7 +557,7 @@ def _privacy(audited: Audited) -> document.Detail:
             (
                 _label(audited, str(row["attack"]), str(row["model"])),
                 METHODS[str(row["method"])],
-                numbers.fraction(Estimate(*(float(row[n]) for n in ("epsilon", "low", "high")))),
+                _epsilon_cell(row),
                 "yes" if row["is_bound"] else "no",
                 numbers.fraction(Estimate(float(row["ceiling"]))),
                 *(numbers.MISSING if pd.isna(row[n]) else f"{int(row[n]):,}" for n in names),
@@ -569,6 +572,12 @@ def _privacy(audited: Audited) -> document.Detail:
     blocks += [*_guesses(audited)]
     blocks.append(document.Table(caption, columns, tuple(rows)))
     return document.Detail("Differential privacy", finding, tuple(blocks), "d-privacy")
+
+
+def _epsilon_cell(row: Mapping[Any, Any]) -> Markup:
+    """Returns an estimate or a bound with its interval, and whether it is as large as the members can show."""
+    cell = numbers.fraction(Estimate(*(float(row[name]) for name in ("epsilon", "low", "high"))))
+    return Markup("{} (capped)").format(cell) if is_capped(row) else cell
 
 
 def _guesses(audited: Audited) -> Iterator[document.Figure]:

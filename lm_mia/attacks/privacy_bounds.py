@@ -3,7 +3,7 @@
 N2: samples that training subsets are drawn from, C: tests of one-run audits.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -116,6 +116,16 @@ def estimate_rows(
         {"method": method, "epsilon": float(stats.capped_epsilon(value, members))} | shared
         for method, value in (("estimate_tpr", at.tpr_G[0]), ("estimate_max", largest))
     ]
+
+
+def is_capped(row: Mapping[Any, Any], end: str = "epsilon") -> bool:
+    """Returns whether an estimate in a row of audit.csv is the largest that its number of members can show.
+
+    Args:
+      row: the row; those of bounds have no cap.
+      end: ``epsilon``, or an end of its interval, ``low`` or ``high``.
+    """
+    return str(row["method"]).startswith("estimate") and bool(row[end] >= row["ceiling"])
 
 
 def bound_rows(

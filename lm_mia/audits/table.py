@@ -8,11 +8,13 @@ import rich.box
 from rich.table import Table
 
 from lm_mia.attacks.headline import headline_fpr
+from lm_mia.attacks.privacy_bounds import is_capped
 from lm_mia.audits.audit import Audit
 from lm_mia.audits.causal_table import causal_table, needs_nonmembers, overlap_line
 from lm_mia.printing import plural, print_table
 
 _MAX_ROWS = 30
+_CAPPED = "†"
 METHODS = {
     "estimate_tpr": "epsilon at 1% TPR (estimate)",
     "estimate_max": "largest epsilon (estimate)",
@@ -41,10 +43,15 @@ def print_audit(result: Audit, source: str) -> None:
         print(_headline(result, confidence))
     notes = [f"note: {note}" for note in result.notes]
     table = _full(result, confidence) if len(rows) == 1 else _several(result)
+    legend = []
+    if len(rows) > 1 and any(map(is_capped, result.epsilon.to_dict("records"))):
+        legend = [
+            f"{_CAPPED} capped, under one model or more: the largest that the members can show"
+        ]
     if not len(result.causal):
-        print_table(table, notes)
+        print_table(table, [*legend, *notes])
         return
-    print_table(table, [])
+    print_table(table, legend)
     first_lines = [f"* recommended; with {confidence} intervals"] if len(rows) == 1 else []
     if len(rows) == 1:
         first_lines.append(overlap_line(result.causal))
@@ -100,14 +107,18 @@ def _full(result: Audit, confidence: str) -> Table:
         table.add_row(label, value, interval, evidence)
     for _, row in result.epsilon.iterrows():
         label, interval = METHODS[row["method"]], _interval(row["low"], row["high"])
-        table.add_row(label, _number(row["epsilon"]), interval, _evidence(row))
+        evidence = _evidence(row, int(result.summary["members"].iloc[0]))
+        table.add_row(label, _number(row["epsilon"]), interval, evidence)
     return table
 
 
-def _evidence(row: Any) -> str:
-    """Returns what an epsilon rests on."""
+def _evidence(row: Any, members: int) -> str:
+    """Returns what an epsilon rests on, or whether it is as large as the number of members allows."""
     if str(row["method"]).startswith("estimate"):
-        return ""
+        cap = f"the largest that {plural(members, 'member')} can show"
+        if is_capped(row):
+            return f"capped: {cap}"
+        return f"upper end capped: {cap}" if is_capped(row, "high") else ""
     ceiling = f"ceiling {row['ceiling']:.3g}"
     if pd.isna(row["guesses"]):
         return f"{ceiling}, {row['canaries']:,} trials"
@@ -138,9 +149,16 @@ def _several(result: Audit) -> Table:
         table.add_column(name, no_wrap=True)
     for name in lines.columns:
         table.add_column(str(name).replace(" (", "\n("), justify="right")
+    capped = result.epsilon[[is_capped(row) for row in result.epsilon.to_dict("records")]]
+    marked = {(*row[by], METHODS[row["method"]]) for _, row in capped.iterrows()}
     for key, line in lines.iterrows():
         names = key if isinstance(key, tuple) else (key,)
-        cells = [f"{v:.0f}" if name == "models" else _number(v) for name, v in line.items()]
+        cells = [
+            f"{v:.0f}"
+            if name == "models"
+            else _number(v) + f" {_CAPPED}" * ((*names, name) in marked)
+            for name, v in line.items()
+        ]
         if math.isnan(line[rate]):
             cells[[*lines.columns].index(rate)] = needs_nonmembers(fpr)
         table.add_row(*map(str, names), *cells)

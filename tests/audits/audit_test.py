@@ -14,6 +14,7 @@ from report_html import section_ids
 
 import lm_mia
 from lm_mia import cli, stats
+from lm_mia.attacks import privacy_bounds
 from lm_mia.audits import audit as audits
 from lm_mia.audits.statistics import Settings
 from lm_mia.errors import UserError
@@ -756,6 +757,30 @@ def test_single_scores_are_printed_in_full(tmp_path, capsys):
         assert line in printed
         assert ("lower bound on" in printed) == (membership != "given")
         assert "add --out=DIR" in printed
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_estimates_at_their_cap_are_named(sign, tmp_path, capsys):
+    path, out = tmp_path / "scores.csv", tmp_path / "out"
+    scores = frame(score=sign * (SCORE_N + 9 * MEMBER_N))
+    scores.to_csv(path, index=False)
+    argv = ["audit", str(path), "--replicates=5", "--membership=coins"]
+    assert cli.main([*argv, f"--out={out}"]) == 0
+    printed = [line for line in capsys.readouterr().out.splitlines() if "(estimate)" in line]
+    rows = pd.read_csv(out / "audit.csv").to_dict("records")
+    members = int(MEMBER_N.sum())
+    estimates = [row for row in rows if row["method"].startswith("estimate")]
+    is_capped = [privacy_bounds.is_capped(row) for row in estimates]
+    assert is_capped == [np.isclose(row["epsilon"], np.log(members)) for row in estimates]
+    assert [" capped: " in line and f"{members}" in line for line in printed] == is_capped
+    assert is_capped == [sign > 0] * 2
+    assert (out / "audit.html").read_text().count("(capped)") == sum(is_capped)
+    # With several models, the cells are marked.
+    pd.concat([scores.assign(model="a"), frame(model="b")]).to_csv(path, index=False)
+    assert cli.main(argv) == 0
+    lines = capsys.readouterr().out.splitlines()
+    [first] = [line for line in lines if line.split()[:2] == ["score", "a"]]
+    assert first.count("†") == sum(is_capped)
 
 
 def test_rates_that_need_more_nonmembers_are_missing(tmp_path, capsys):
