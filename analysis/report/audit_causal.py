@@ -43,9 +43,7 @@ def answer_of(causal: pd.DataFrame, fpr: float) -> answer.Answer:
       fpr: the false positive rate.
     """
     after, before = _row(causal, RECOMMENDED), _row(causal, "unadjusted")
-    # Its interval here is from other draws of the bootstrap than that of the attack, which the page names.
-    unadjusted = Estimate(_metric(before, f"tpr_{fpr:g}").value)
-    adjusted = _metric(after, f"tpr_{fpr:g}")
+    unadjusted, adjusted = (_metric(row, f"tpr_{fpr:g}") for row in (before, after))
     if not after["has_overlap"] or not adjusted.is_known:
         first = Markup(
             "<b>Members and non-members cannot be compared:</b> {} to adjust the numbers. Without adjustment, the AUC "
@@ -96,7 +94,7 @@ def section(tables: Mapping[str, pd.DataFrame], fpr: float) -> document.Section:
                 _ROLES[name],
                 points["fpr"].to_numpy(),
                 points["tpr"].to_numpy(),
-                found if name != "unadjusted" else Estimate(found.value),
+                found,
             )
         )
     nonmembers = int(first["nonmembers"].iloc[0])
@@ -156,7 +154,8 @@ def _estimates(causal: pd.DataFrame, rates: list[float]) -> document.Table:
         rows.append(document.Row(tuple(cells), is_headline=row["estimator"] == RECOMMENDED))
     caption = (
         "Estimates, not bounds. Small: intervals of a bootstrap that holds the models of the covariates fixed; rates "
-        "of the G-formula have none. Mean effect: by how much training on a sample raises its score."
+        "of the G-formula have none, and unadjusted numbers have the intervals of the attack. Mean effect: by how much "
+        "training on a sample raises its score."
     )
     return document.Table(caption, tuple(columns), tuple(rows))
 

@@ -154,6 +154,20 @@ def fit(score_N: np.ndarray, member_N: np.ndarray, covariates: Covariates) -> Ad
     )
 
 
+def with_intervals(
+    result: stats.CausalIntervals, intervals: stats.BootstrapIntervals
+) -> stats.CausalIntervals:
+    """Returns unadjusted estimates with the intervals that the audit has of the same AUC and TPRs of its only model."""
+    is_known_F = ~np.isnan(result.estimate.tpr_F)
+    return dataclasses.replace(
+        result,
+        auc_low=float(intervals.auc_low_T[0]),
+        auc_high=float(intervals.auc_high_T[0]),
+        tpr_low_F=np.where(is_known_F, intervals.tpr_low_TxF[0], np.nan),
+        tpr_high_F=np.where(is_known_F, intervals.tpr_high_TxF[0], np.nan),
+    )
+
+
 def tables(
     adjustment: Adjustment, results: Sequence[stats.CausalIntervals], fprs: Sequence[float]
 ) -> tuple[Frames, list[str]]:

@@ -288,6 +288,8 @@ def audit_model(
     causal: Frames = {name: pd.DataFrame() for name in audit_causal.TABLES}
     causal_notes: list[str] = []
     if adjustment:
+        at = audit_causal.ESTIMATORS.index("unadjusted")
+        adjusted[at] = audit_causal.with_intervals(adjusted[at], intervals)
         causal, causal_notes = audit_causal.tables(adjustment, adjusted, settings.fprs)
     present_N = ~np.isnan(score_N)
     scored, members = int(present_N.sum()), int((present_N & member_N).sum())

@@ -57,6 +57,11 @@ def test_numbers_are_those_of_the_statistics(frame, result) -> None:
     tpr = result.tpr_at_fpr["tpr"].tolist()
     unadjusted = causal.loc["unadjusted", ["tpr_0.001", "tpr_0.01", "tpr_0.05", "tpr_0.1"]]
     np.testing.assert_array_equal(unadjusted.astype(float), tpr)
+    for end in ("low", "high"):
+        assert causal.loc["unadjusted", f"auc_{end}"] == result.summary[f"auc_{end}"].iloc[0]
+        ends = [causal.loc["unadjusted", f"tpr_{fpr:g}_{end}"] for fpr in result.tpr_at_fpr["fpr"]]
+        expected = result.tpr_at_fpr[end].where(result.tpr_at_fpr["tpr"].notna())
+        np.testing.assert_array_equal(ends, expected)
     value_NxC = np.column_stack([frame["length"], frame["source"] == "web"])
     covariates = Covariates(("length", "source=web"), value_NxC, np.array([True, False]))
     score_N, member_N = frame["score"].to_numpy(), frame["member"].to_numpy() == 1
