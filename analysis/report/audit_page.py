@@ -628,7 +628,11 @@ def _made(name: str, audited: Audited) -> Iterator[document.Fact]:
     rule = "the lowest of --fprs, from 1 per 100 on, that allows ten of them among"
     yield document.Fact("Rate", f"{rate}: {rule} {nonmembers}, or the highest")
     draws = int(audited.tables["summary"]["replicates"].max())
-    yield document.Fact("Intervals", f"bootstrap, {draws:,} draws")
+    parts = [f"bootstrap, {draws:,} draws"]
+    if (audited.tables["tpr_at_fpr"]["interval"] == "exact").any():
+        parts.append("exact where a rate rests on fewer than 10 samples")
+    parts.append("the report of a workdir has others, from halves of the texts")
+    yield document.Fact("Intervals", "; ".join(parts))
     yield document.Fact("Versions", f"lm_mia {provenance.version()}")
     files = Markup(", ").join(Markup("<code>{}.csv</code>").format(n) for n in audited.tables)
     yield document.Fact("Files", files)

@@ -289,6 +289,19 @@ def made(
                 ),
             )
         )
+    if strength is not None:
+        parts = "halves of the texts"
+        if strength.trainings > 1:
+            parts += f" and from leaving out some of the {strength.trainings} models"
+        facts.append(
+            document.Fact(
+                "Intervals",
+                Markup(
+                    "Student's t, from {}; <code>intervals.csv</code> and <code>lm-mia audit</code> have a bootstrap "
+                    "over the texts of one model, which gives other ends"
+                ).format(parts),
+            )
+        )
     if seconds := _seconds(recipe):
         facts.append(
             document.Fact(

@@ -41,7 +41,10 @@ def print_audit(result: Audit, source: str) -> None:
     confidence = f"{100 * result.epsilon['confidence'].iloc[0]:g}%"
     if rows["attack"].iloc[0] != "score":
         print(_headline(result, confidence))
-    notes = [f"note: {note}" for note in result.notes]
+    notes = [
+        f"intervals: bootstrap over {first.unit}s; the report of a workdir has others, from halves of the samples",
+        *(f"note: {note}" for note in result.notes),
+    ]
     table = _full(result, confidence) if len(rows) == 1 else _several(result)
     legend = []
     if len(rows) > 1 and any(map(is_capped, result.epsilon.to_dict("records"))):

@@ -107,3 +107,11 @@ def test_both_ways_give_the_same_numbers(
     assert {"loss"} <= {*common}
     for name in common:
         pd.testing.assert_frame_equal(of_attack.loc[[name]], epsilon.loc[[name]], check_dtype=False)
+
+    # So are the intervals of one model in intervals.csv, which are not those of the report.
+    of_one = recipe.table("intervals").query("models == 1 and attack == 'loss'")
+    ends = of_one.set_index("metric")[["low", "high"]]
+    points = audited.tpr_at_fpr
+    points = points[(points["attack"] == "loss") & (points["model"] == first)]
+    for _, row in points.iterrows():
+        assert ends.loc[f"tpr_at_{row['fpr']:g}"].tolist() == [row["low"], row["high"]]
