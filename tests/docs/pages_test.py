@@ -221,6 +221,8 @@ def test_a_page_runs(
                         texts,
                     )
     assert "not drawn" not in capsys.readouterr().err
+    if name == "how-to/import-losses.md":
+        assert pd.read_csv(tmp_path / "audit" / "summary.csv")["attack"][0] == "base_calibrated"
     if name == "how-to/experiment.md":
         claims = pd.read_csv(tmp_path / "runs" / "quickstart" / "tables" / "claims.csv")
         assert claims["figure"].tolist() == ["flips"]
