@@ -42,6 +42,8 @@ def check(
         hidden |= {name for name in types_of(Config) if get(repaired, name) != get(resolved, name)}
     lines = [(name, line) for name, line in found.items() if name not in unknown]
     rules = [*_OF_ALL] if _is_imported(resolved) else [*_OF_MODELS, *_OF_ALL]
+    if "attack.fprs" in given:
+        rules.remove(_lowest_rate)  # which `_rates` includes
     rules += [functools.partial(_rates, field=name) for name in _RATES if name in given]
     known = cast(Config, _Known(resolved, hidden))
     for rule in rules:
@@ -672,7 +674,7 @@ def _rates(c: Config, field: str) -> Broken:
     rates = [max(values)] if field == "attack.band" else [x for x in values if x != "auto"]
     if any(rate < schema.lowest_fpr(schema.num_canaries(c)) for rate in rates):
         subject = "its upper end " if field == "attack.band" else ""
-        yield field, subject + rule_about_lowest_fpr(c), "use higher rates, or more samples"
+        yield field, subject + rule_about_lowest_fpr(c), "give a higher rate"
 
 
 _OF_MODELS: tuple[Callable[[Config], Broken], ...] = (

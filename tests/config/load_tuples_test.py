@@ -38,6 +38,8 @@ def test_a_rate_that_the_population_cannot_show_is_refused(file: str):
     fields = ("fprs=(0.01, 0.5): ", "focus_fpr=0.01: ", "band=(0.0, 0.1): its upper end ")
     for line, field in zip(lines, fields, strict=True):
         assert re.fullmatch(re.escape(f"attack.{field}") + rule, line)
+    alone = ["--config.attack.fprs=0.01", "--config.attack.focus_fpr=auto"]
+    assert len(error_lines(file, *alone)) == 1
     # The rates of the file (0.1, 0.5) and those of a flag for a larger population are accepted.
     load.load_config(file, ["--config.train.epochs=2"])
     c = load.load_config(file, [*flags, "--config.population.samples=200"])
