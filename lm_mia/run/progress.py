@@ -172,6 +172,8 @@ def display(overall: bool) -> Iterator[Display]:
             # Unfinished bars, and the empty line after them, would only distract from the error message.
             progress.live.transient, console.quiet = True, not console.is_terminal
             raise
+        if not progress.tasks:  # nor does an empty line serve commands that have shown no bar
+            progress.live.transient, console.quiet = True, not console.is_terminal
         for task in progress.tasks:
             progress.update(task.id, completed=task.total)
 

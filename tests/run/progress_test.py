@@ -150,6 +150,12 @@ def test_display_draws_to_stderr(capsys: pytest.CaptureFixture[str]):
     assert "corpus" in err
 
 
+def test_a_display_without_bars_prints_no_line(capsys: pytest.CaptureFixture[str]):
+    with progress.display(overall=False) as display:
+        display.say("hello")
+    assert capsys.readouterr().err == "hello\n"
+
+
 def test_waiting_is_reported_once_and_not_for_own_models():
     display, out = shown()
     tally = progress.Tally(display, "run", 3, 3)
