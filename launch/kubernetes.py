@@ -416,5 +416,5 @@ def write_jobsets(sweep: Sweep, sizes: JobSizes, options: PodOptions, output: Pa
     for path, text in texts.items():
         write_atomically(path, text)
     for path in texts:
-        print(shlex.join(["kubectl", "apply", "-f", str(path)]))
+        print(shlex.join(["kubectl", "apply", "-f", os.path.abspath(path)]))
     return 0

@@ -138,11 +138,12 @@ def test_one_jobset_per_job_with_its_command(
         f"--config={config}",
         "--workdir=/data/s",
         "--models-per-job=4",
-        f"--output={tmp_path}/js",
+        "--output=js",
     ]
     assert cli.main(["jobset", *argv, *PODS]) == 0
     paths = [Path(line.split()[-1]) for line in capsys.readouterr().out.splitlines()]
     assert len(paths) == 2
+    assert {path.parent for path in paths} == {tmp_path / "js"}
     [task, _] = read_sweep(config, "/data/s", ()).recipes
     manifests = list(yaml.safe_load_all(paths[0].read_text()))
     names = [m["metadata"]["name"] for m in manifests]
