@@ -169,17 +169,18 @@ def read_mean_losses(recipe: "RecipeResults") -> pd.DataFrame:
     return read_frame(recipe, "models.csv", ["model", *columns]).set_index("model")
 
 
-def read_events(recipe: "RecipeResults", event: str) -> list[Record]:
-    """Reads the events of one kind of a recipe from the log of the workdir, in the order of their times."""
-    name = recipe.name
-    quoted = json.dumps(event).encode(), json.dumps(name).encode()
+def read_events(recipe: "RecipeResults", *kinds: str) -> list[Record]:
+    """Reads the events of some kinds of a recipe from the log of the workdir, in the order of their times."""
+    name = json.dumps(recipe.name).encode()
+    quoted = [json.dumps(kind).encode() for kind in kinds]
     logged = events.read(
-        parent_workdir(recipe.recipe_dir), lambda line: all(text in line for text in quoted)
+        parent_workdir(recipe.recipe_dir),
+        lambda line: name in line and any(kind in line for kind in quoted),
     )
     return [
         record
         for _, record in logged
-        if (record.get("event"), record.get("recipe")) == (event, name)
+        if record.get("event") in kinds and record.get("recipe") == recipe.name
     ]
 
 

@@ -302,12 +302,8 @@ def made(
                 ).format(parts),
             )
         )
-    if seconds := _seconds(recipe):
-        facts.append(
-            document.Fact(
-                "Cost", f"{_duration(seconds)} for the stages that the log of the workdir lists"
-            )
-        )
+    if cost := _cost(recipe):
+        facts.append(document.Fact("Cost", cost))
     with contextlib.suppress(UserError):
         run = io.read_run_record(recipe)
         packages = run.get("packages") or {}
@@ -377,8 +373,31 @@ def _models(recipe: RecipeResults) -> str:
     )
 
 
-def _seconds(recipe: RecipeResults) -> float:
-    return sum(float(event.get("seconds") or 0.0) for event in io.read_events(recipe, "stage"))
+def _cost(recipe: RecipeResults) -> str:
+    """Returns what the results cost by the log of the workdir, without the page itself; empty if it lists nothing."""
+    seconds: dict[str, list[float]] = {}
+    models: set[str] = set()
+    for event in io.read_events(recipe, *_WORK_ON_MODELS, "stage"):
+        work = _WORK_ON_MODELS.get(event["event"]) or str(event.get("stage"))
+        seconds.setdefault(work, []).append(float(event.get("seconds") or 0.0))
+        if "model" in event:
+            models.add(event["model"])
+    durations = {work: _duration(sum(parts)) for work, parts in seconds.items()}
+    parts = [f"{work} {durations[work]}" for work in _WORK_ON_MODELS.values() if work in durations]
+    text = numbers.words(parts)
+    if parts:
+        text += f", summed over {plural(len(models), 'model')}, which may be made at the same time"
+    stages = [
+        f"{stage} {durations[stage]}"
+        + (f" in {len(seconds[stage])} runs" if len(seconds[stage]) > 1 else "")
+        for stage in ("corpus", "attack", "extract")
+        if stage in durations
+    ]
+    return "; ".join(part for part in (text, numbers.words(stages)) if part)
+
+
+_WORK_ON_MODELS = {"model_trained": "training", "model_scored": "scoring"}
+"""Event of the log -> the work that it ends."""
 
 
 def _duration(seconds: float) -> str:

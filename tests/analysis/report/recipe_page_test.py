@@ -27,6 +27,7 @@ from analysis.report.numbers import FRACTION
 from lm_mia import cli
 from lm_mia.attacks.registry import attack_name
 from lm_mia.errors import UserError
+from lm_mia.run.workdir import Workdir
 
 NAME = 'a "b" & c'
 """A recipe with characters that HTML escapes."""
@@ -426,6 +427,28 @@ def test_the_budgets_of_a_full_page(tmp_path: Path):
 
 def test_pages_are_reproducible(replicas: RecipeResults):
     assert html_of(replicas) == html_of(read(replicas.recipe_dir))
+
+
+def test_cost_counts_models_and_all_runs_of_a_stage(replicas: RecipeResults, tmp_path: Path):
+    copy = copy_workdir(replicas, tmp_path / "w")
+    workdir = Workdir(workdir_of(copy))
+    shutil.rmtree(workdir.path / "metrics", ignore_errors=True)
+    assert "Cost" not in facts_of(copy)
+    for model in ("reference-00", "reference-01"):
+        of_model = {"recipe": copy.name, "model": model}
+        workdir.log_event({"event": "model_trained", "seconds": 50, **of_model})
+        workdir.log_event({"event": "model_scored", "seconds": 7, "last": True, **of_model})
+    for stage, seconds in (("corpus", 16), ("attack", 20), ("attack", 3), ("report", 9)):
+        event = {"event": "stage", "stage": stage, "recipe": copy.name, "seconds": seconds}
+        workdir.log_event(event)
+    workdir.log_event({"event": "stage", "stage": "attack", "recipe": "other", "seconds": 500})
+    models, stages = facts_of(copy)["Cost"].split("; ")
+    assert re.findall(r"\d+ \w+", models) == ["2 minutes", "14 seconds", "2 models"]
+    assert re.findall(r"\d+ \w+", stages) == ["16 seconds", "23 seconds", "2 runs"]
+
+
+def facts_of(recipe: RecipeResults) -> dict[str, str]:
+    return {str(fact.term): str(fact.description) for fact in recipe_page.made(recipe, None)}
 
 
 # --- What is missing --------------------------------------------------------------------------------------------------
