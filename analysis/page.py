@@ -59,6 +59,8 @@ def write_page(
     Raises:
       UserError: there is no such figure.
       UserError: the workdir or a recipe does not exist, or there is nothing to show.
+      UserError: no recipe has numbers, although models are under attack, and no figure could be drawn; the page is then
+        written all the same.
     """
     from analysis import io
     from lm_mia.attacks.unchanged import Made
@@ -204,7 +206,24 @@ def _write_all(
         step()
     pages = paper_pages.write(workdir, sections)
     write.write(workdir, all_recipes, with_decisions, pages)
+    reasons = [_missing_numbers(recipe) for recipe in all_recipes]
+    if reasons and all(reasons) and all(section.missing for section in sections):
+        raise UserError(f"{workdir / 'report.html'}: has no numbers: {reasons[0]}")
     return is_complete
+
+
+def _missing_numbers(recipe: "RecipeResults") -> str:
+    """Returns why a recipe with models under attack has no numbers; empty if it has some, or no such models."""
+    from analysis.report import strength
+
+    attack = recipe.config.attack
+    if not (attack.targets or attack.replicas):
+        return ""
+    try:
+        strength.read(recipe)
+    except UserError as error:
+        return str(error)
+    return ""
 
 
 def _entry(recipe: "RecipeResults") -> str:

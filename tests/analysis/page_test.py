@@ -38,10 +38,10 @@ from analysis.experiments.privacyguard import one_run
 from analysis.experiments.reliability import finite_population
 from analysis.io import RecipeResults, SweepResults
 from analysis.opening import read_recipes
-from analysis.report import numbers
+from analysis.report import numbers, strength
 from lm_mia.attacks import exports
 from lm_mia.config.paper import figure_number
-from lm_mia.errors import UserError
+from lm_mia.errors import Unavailable, UserError
 from lm_mia.run.workdir import write_config
 
 NOT_DRAWN = {
@@ -483,6 +483,24 @@ def test_summary_lines_match_the_tables(tmp_path: Path, monkeypatch: pytest.Monk
     line = page.summary_lines(tmp_path / "w", ["demo"])[0]
     assert line.startswith("demo: no numbers: ")
     assert "0 of 16 replicas" in line
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_page_without_any_numbers_is_a_failure(linked: Path, monkeypatch: pytest.MonkeyPatch):
+    def read(recipe: RecipeResults) -> strength.Strength:
+        if recipe.name in missing:
+            raise Unavailable(f"{recipe.name}: no attack; run `lm-mia attack`")
+        return original(recipe)
+
+    original = strength.read
+    monkeypatch.setattr(strength, "read", read)
+    missing, names = ["fixed-10M"], ["fixed-10M", "flip-140M"]
+    write(linked, names)
+    missing = names
+    (linked / "report.html").unlink()
+    with pytest.raises(UserError, match=r"report\.html: .*`lm-mia attack`"):
+        write(linked, names)
+    assert (linked / "report.html").is_file()
 
 
 @pytest.mark.usefixtures("undrawn")
