@@ -15,7 +15,8 @@ import lm_mia
 from analysis import page
 from analysis.report import numbers
 from lm_mia import cli
-from lm_mia.errors import with_flags
+from lm_mia.attacks import registry, user_code
+from lm_mia.errors import UserError, with_flags
 from lm_mia.run import pipeline, supervisor
 from lm_mia.train import checkpoint, loop
 
@@ -124,6 +125,45 @@ def test_config_is_optional_once_the_workdir_has_one(
     first, *changes, _ = refused(["run", f"--workdir={w}", "--config.model.layers=2"], capsys)
     assert first.startswith(f"--workdir={w}: its recipe tiny ")
     assert changes == ["  model.layers: 1 -> 2"]
+
+
+def test_a_failed_attack_leaves_the_settings_of_the_workdir(
+    tiny: tiny_run.Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    w, file = tiny.copy(tmp_path / "w"), tmp_path / "mine.py"
+    config_file = tiny_run.recipe_of(w) / "config.json"
+    stored = json.loads(config_file.read_text())
+    file.write_text("def mine(block):\n    return block.loss_TxC / block.no_such_thing\n")
+    flag = f"--config.attack.attacks=lira_online,loss,{file}:mine"
+    for verb in ("attack", "run"):
+        [failed, kept] = refused([verb, f"--workdir={w}", flag], capsys)[-2:]
+        assert f"{file}:mine: fails with AttributeError" in failed
+        assert " attack.attacks, " in kept
+        assert json.loads(config_file.read_text()) == stored
+    assert cli.main(["attack", f"--workdir={w}"]) == 0
+    file.write_text("def mine(block):\n    return -block.loss_TxC\n")
+    user_code._load_module.cache_clear()
+    registry._of_user.cache_clear()
+    assert cli.main(["attack", f"--workdir={w}", flag]) == 0
+    assert json.loads(config_file.read_text())["config"]["attack"]["attacks"][-1] == f"{file}:mine"
+
+
+def test_a_failed_report_leaves_the_settings_of_the_workdir(
+    tiny: tiny_run.Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    w = tiny.copy(tmp_path / "w")
+    config_file = tiny_run.recipe_of(w) / "config.json"
+    stored = json.loads(config_file.read_text())
+
+    def write_page(*_: object) -> None:
+        raise UserError("no numbers")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(page, "write_page", write_page)
+        assert cli.main(["report", f"--workdir={w}", "--config.attack.headline=rmia"]) == 2
+    assert json.loads(config_file.read_text()) == stored
+    assert cli.main(["report", f"--workdir={w}", "--config.attack.headline=rmia"]) == 0
+    assert json.loads(config_file.read_text())["config"]["attack"]["headline"] == "rmia"
 
 
 @pytest.mark.slow

@@ -116,7 +116,8 @@ def _fit(task: Task) -> Any:
         if not attack.code or isinstance(error, UserError):
             raise
         raise UserError(
-            f"attack.attacks: the function fit of {attack.label} fails with {user_code.describe(error)}"
+            f"attack.attacks: the function fit of {attack.label} fails with {user_code.describe(error)}; correct it, "
+            "or leave the attack out of attack.attacks"
         ) from error
 
 

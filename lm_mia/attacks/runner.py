@@ -77,7 +77,7 @@ def run(view: RecipeView, folder: Path) -> dict[str, int]:
         problems = exports.write_tables(left, folder, keeps_others=True)
         raise UserError("\n".join([str(failure), *problems])) from failure
     if problems := exports.write_tables(view, folder):
-        raise UserError("\n".join(problems))
+        raise UserCodeError("\n".join(problems))
     return counts
 
 

@@ -214,7 +214,10 @@ def _scores(name: str, fitted: FittedAttack, block: Block) -> np.ndarray:
             score_TxC = np.ma.filled(score_TxC.astype(np.float64), np.nan)
         score_TxC = np.asarray(score_TxC)
     except Exception as error:
-        raise UserError(f"attack.attacks={name}: fails with {user_code.describe(error)}") from error
+        raise UserError(
+            f"attack.attacks={name}: fails with {user_code.describe(error)}; correct it, or leave it out of "
+            "attack.attacks"
+        ) from error
     if score_TxC.dtype.kind not in "biuf":
         raise UserError(
             f"attack.attacks={name}: returns values of type {score_TxC.dtype}; scores must be real numbers"

@@ -119,13 +119,25 @@ def run(
             with _exclusive_lock(sweep.workdir.path / ".report.lock", display):
                 inputs = read_inputs(sweep)
                 failed = _make_tables(stages, recipe_populations, figure_needs, inputs, display)
+                if failed:  # whose settings may be others now
+                    inputs = None
                 if failed and len(failed) == len(recipe_populations):
                     raise UserError("\n".join([*failed.values(), *diverged]))
                 display.stage(0.04)
                 if "report" in stages:
                     assert draw is not None
-                    with _logged_seconds("report", sweep.recipes[:1]):
-                        draw(sweep, display, inputs)
+                    try:
+                        with _logged_seconds("report", sweep.recipes[:1]):
+                            draw(sweep, display, inputs)
+                    except UserError as error:
+                        lines = [str(error), *failed.values(), *diverged]
+                        if verb == "report":  # which computes what is missing
+                            restored = [
+                                sweeps.restore_settings(recipe, keeps_models=False)
+                                for recipe in sweep.recipes
+                            ]
+                            lines += filter(None, restored)
+                        raise UserError("\n".join(lines)) from error
     recipes = tuple(recipe for recipe in sweep.recipes if recipe.name not in failed)
     return dataclasses.replace(sweep, recipes=recipes), [*failed.values(), *diverged]
 
@@ -441,9 +453,11 @@ def _make_tables(
 ) -> dict[str, str]:
     """Runs the attack and extract stages for each recipe; returns the failures: name of the recipe -> message.
 
-    Tables that were made of the same inputs, and were not edited since, are not made again.
+    Tables that were made of the same inputs, and were not edited since, are not made again. Recipes without new tables
+    get their earlier settings back.
     """
     from lm_mia.attacks.unchanged import Made, files_in
+    from lm_mia.attacks.user_code import UserCodeError
 
     made_here = [stage for stage in ("attack", "extract") if stage in stages]
     if not made_here or not recipe_populations:
@@ -456,30 +470,41 @@ def _make_tables(
         for recipe, _ in recipe_populations:
             _say_unchanged(recipe, made_here, counts_by_recipe.get(recipe.name), display)
         return {}
-    failed, counts_by_recipe = {}, {}
-    needed_by_recipe = (
-        requested_attacks(recipe_populations, figure_needs()) if "attack" in stages else {}
-    )
-    for recipe, population in recipe_populations:
-        display.stage(0.06 / len(recipe_populations), num_parts=4)
-        try:
-            requested = requested_table_stages(recipe.config)
-            if "attack" in stages and (
-                "attack" in requested or needed_by_recipe[recipe.name].loss_samples
-            ):
-                with _logged_seconds("attack", [recipe]):
-                    counts_by_recipe[recipe.name] = attack(
-                        recipe,
-                        population,
-                        needed_by_recipe[recipe.name],
-                        display.update,
-                        display.say,
-                    )
-            if "extract" in stages and "extract" in requested:
-                with _logged_seconds("extract", [recipe]):
-                    extract(recipe, population, display)
-        except UserError as error:  # for example too few models, because some diverged
-            failed[recipe.name] = _with_recipe_name(recipe, error, len(recipe_populations))
+    failed, counts_by_recipe = dict[str, str](), {}
+    with_tables: set[str] = set()
+    try:
+        needed_by_recipe = (
+            requested_attacks(recipe_populations, figure_needs()) if "attack" in stages else {}
+        )
+        for recipe, population in recipe_populations:
+            display.stage(0.06 / len(recipe_populations), num_parts=4)
+            try:
+                requested = requested_table_stages(recipe.config)
+                if "attack" in stages and (
+                    "attack" in requested or needed_by_recipe[recipe.name].loss_samples
+                ):
+                    with _logged_seconds("attack", [recipe]):
+                        counts_by_recipe[recipe.name] = attack(
+                            recipe,
+                            population,
+                            needed_by_recipe[recipe.name],
+                            display.update,
+                            display.say,
+                        )
+                if "extract" in stages and "extract" in requested:
+                    with _logged_seconds("extract", [recipe]):
+                        extract(recipe, population, display)
+                with_tables.add(recipe.name)
+            except UserError as error:  # for example too few models, because some diverged
+                failed[recipe.name] = _with_recipe_name(recipe, error, len(recipe_populations))
+                if isinstance(error, UserCodeError):  # all other tables are made
+                    with_tables.add(recipe.name)
+    finally:
+        for recipe, _ in recipe_populations:
+            if recipe.name not in with_tables:
+                line = sweeps.restore_settings(recipe, keeps_models="train" in stages)
+                if line and recipe.name in failed:
+                    failed[recipe.name] += f"\n{line}"
     if inputs and not failed:
         folders = [recipe.folder / part for recipe, _ in recipe_populations for part in _MADE]
         made.store(name, key, files_in(*folders), counts_by_recipe)

@@ -17,7 +17,7 @@ import filelock
 
 from lm_mia import config, user_files
 from lm_mia.config import Config, hf_checkpoint, listed_figures, load, validate
-from lm_mia.config.fields import mistakes
+from lm_mia.config.fields import get, mistakes, types_of
 from lm_mia.config.recipe import (
     FORMAT,
     RecipeRequest,
@@ -54,6 +54,8 @@ class SweepRecipe:
     """Names of the other recipes of the command."""
     kept_settings: tuple[str, ...] = ()
     """A message for each attack setting for which the larger value of an earlier command is kept."""
+    earlier: dict[str, Any] | None = dataclasses.field(default=None, compare=False, repr=False)
+    """The recipe's config.json before the command; None if there was none, or if no folder has been claimed yet."""
 
     @property
     def folder(self) -> Path:
@@ -540,8 +542,9 @@ def claim_folders(sweep: Sweep) -> tuple[Sweep, Callable[[], None]]:
         with filelock.FileLock(lock):
             recipes = _with_current_folders(sweep)
             names = {*workdir.recipe_names(), *(recipe.name for recipe in recipes)}
-            for recipe in recipes:
+            for i, recipe in enumerate(recipes):
                 old = recipe.stored_config()
+                recipes[i] = dataclasses.replace(recipe, earlier=old)
                 write(
                     recipe.folder / "config.json", _recipe_config(recipe, old, made_by, names), old
                 )
@@ -588,6 +591,38 @@ def claim_folders(sweep: Sweep) -> tuple[Sweep, Callable[[], None]]:
                         path.rmdir() if path.is_dir() else path.unlink()
 
     return dataclasses.replace(sweep, recipes=tuple(recipes)), disclaim
+
+
+def restore_settings(recipe: SweepRecipe, *, keeps_models: bool) -> str:
+    """Stores the settings of attacks again that a recipe had before the command, since its attacks have failed.
+
+    Args:
+      recipe: the recipe, as `claim_folders` returned it.
+      keeps_models: whether the command has made models, so that their numbers stay.
+
+    Returns:
+      A line that names the settings; "" if none were stored before, or if they are the same.
+    """
+    if recipe.earlier is None:
+        return ""
+    failed = config.to_dict(recipe.config)
+    with filelock.FileLock(recipe.workdir.path / ".config.lock"):
+        stored = recipe.workdir.read_recipe_config(recipe.name)
+        try:
+            earlier = from_dict(recipe.earlier["config"])
+        except (TypeError, ValueError):  # of another version
+            return ""
+        c = dataclasses.replace(recipe.config, attack=earlier.attack)
+        if keeps_models:
+            c = merge_configs(c, recipe.config)
+        restored = config.to_dict(c)
+        if stored is None or stored["config"] != failed or restored == failed:
+            return ""
+        write_config(recipe.folder / "config.json", stored | {"config": restored})
+    names = [name for name in types_of(Config) if get(c, name) != get(recipe.config, name)]
+    return (
+        f"{recipe.name}: the workdir keeps its earlier {', '.join(names)}, since the command failed"
+    )
 
 
 def _with_current_folders(sweep: Sweep) -> list[SweepRecipe]:
