@@ -15,13 +15,18 @@ makes the workdirs once, and then both commits run the second command:
     python -m benchmarks.snapshot AFTER/* --against=before.zip            # the same commit
 
 Otherwise both commits run the first command, on one machine with the same packages. FOLDER has nothing but workdirs:
-the texts and losses that two of them are made from are written to FOLDER.inputs. The code of the current folder runs,
-which must be the root of a checkout.
+the texts and losses that two of them are made from are written to FOLDER.inputs, and FOLDER.csv says when each command
+of the first kind began, how many minutes it took, and with which commit. The minutes of a command that was interrupted
+stay empty. The code of the current folder runs, which must be the root of a checkout.
 """
 
 import argparse
+import csv
 import dataclasses
+import datetime
+import io
 import json
+import platform
 import random
 import shutil
 import subprocess
@@ -32,7 +37,9 @@ from pathlib import Path
 
 import numpy as np
 
+from lm_mia.atomic import write_atomically
 from lm_mia.errors import UserError, run_action
+from lm_mia.run.workdir import provenance
 
 ROOT = Path(__file__).resolve().parents[1]
 _RESULTS = ("tables", "pieces", "figures", "report.html", "samples.html")
@@ -143,6 +150,7 @@ def _make(chosen: Sequence[Standard], folder: Path, made: Path | None) -> int:
         if made:
             copy_without_results(made / standard.name, workdir)
             commands = commands_again(workdir)
+            times = None
         else:
             inputs = folder.with_name(f"{folder.name}.inputs")
             if standard.write_inputs:
@@ -151,14 +159,85 @@ def _make(chosen: Sequence[Standard], folder: Path, made: Path | None) -> int:
                 [argument.replace("INPUTS", str(inputs)) for argument in command]
                 for command in standard.commands
             ]
-        for command in commands:
+            times = CommandTimes(folder.with_name(f"{folder.name}.csv"), standard, workdir.exists())
+        for number, command in enumerate(commands):
             argv = [sys.executable, "-m", "lm_mia.cli", *command, f"--workdir={workdir}"]
             print("+", "lm-mia", *argv[3:], flush=True)
+            is_whole = times is not None and times.begin(number)
+            begin_command = time.monotonic()
             if exit_code := subprocess.run(argv, cwd=ROOT).returncode:
                 print(f"{standard.name}: the command failed; nothing else was run", file=sys.stderr)
                 return exit_code
+            if times is not None and is_whole:
+                times.end(number, (time.monotonic() - begin_command) / 60)
         print(f"{standard.name}: {(time.monotonic() - begin) / 60:.1f} minutes", flush=True)
     return 0
+
+
+class CommandTimes:
+    """The rows of FOLDER.csv for the commands of one workdir.
+
+    A row is written when a command begins, and its minutes when it ends. A command that was interrupted has a row
+    without minutes, and keeps it when it continues. A workdir that exists without rows was not made from nothing by
+    these commands, and gets none.
+    """
+
+    COLUMNS: tuple[str, ...] = (
+        *("workdir", "command", "began", "minutes", "commit", "python", "cpu_cores"),
+    )
+
+    def __init__(self, path: Path, standard: Standard, exists: bool):
+        self._path, self._name = path, standard.name
+        self._commands = [as_written_by_users(command) for command in standard.commands]
+        self._exists = exists
+        if not exists:
+            self._write([row for row in self._read() if row["workdir"] != self._name])
+
+    def begin(self, number: int) -> bool:
+        """Adds the row of a command that begins; returns False if it has one, or if its workdir has no rows."""
+        rows = self._read()
+        commands = [row["command"] for row in rows if row["workdir"] == self._name]
+        if len(commands) != number or (self._exists and not commands):
+            return False
+        origin = provenance()
+        row = {
+            "workdir": self._name,
+            "command": self._commands[number],
+            "began": datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+            "minutes": "",
+            "commit": origin["commit"] or "",
+            "python": platform.python_version(),
+            "cpu_cores": str(origin["cpu_cores"]),
+        }
+        self._write([*rows, row])
+        return True
+
+    def end(self, number: int, minutes: float) -> None:
+        """Writes the minutes of a command that ran whole."""
+        rows = self._read()
+        own = [row for row in rows if row["workdir"] == self._name]
+        own[number]["minutes"] = f"{minutes:.2f}"
+        self._write(rows)
+
+    def _read(self) -> list[dict[str, str]]:
+        if not self._path.exists():
+            return []
+        with self._path.open(encoding="utf-8", newline="") as file:
+            return [*csv.DictReader(file)]
+
+    def _write(self, rows: Sequence[dict[str, str]]) -> None:
+        text = io.StringIO()
+        writer = csv.DictWriter(text, self.COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(self._path, text.getvalue())
+
+
+def as_written_by_users(command: Sequence[str]) -> str:
+    """Returns a command as a user would write it in the root of a checkout, without --workdir."""
+    words = [word.replace(f"{ROOT}/", "").replace("INPUTS/", "") for word in command]
+    return " ".join(["lm-mia", *words])
 
 
 def copy_without_results(made: Path, workdir: Path) -> None:

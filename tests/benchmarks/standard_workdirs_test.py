@@ -1,5 +1,6 @@
 """The standard workdirs: their commands, what they are made from, and copies without results."""
 
+import csv
 import json
 import subprocess
 from collections.abc import Sequence
@@ -14,6 +15,8 @@ from lm_mia.config.validate import problems
 from lm_mia.data import losses
 from lm_mia.data.arrays import open_arrays
 
+PROVENANCE = {"commit": "c0ffee", "cpu_cores": 2}
+
 
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
@@ -26,6 +29,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         return subprocess.CompletedProcess(argv, 0)
 
     monkeypatch.setattr(standard_workdirs.subprocess, "run", run)
+    monkeypatch.setattr(standard_workdirs, "provenance", lambda: PROVENANCE)
     return commands
 
 
@@ -114,5 +118,68 @@ def test_the_first_failure_ends_the_command(tmp_path: Path, monkeypatch: pytest.
         return subprocess.CompletedProcess(argv, 3)
 
     monkeypatch.setattr(standard_workdirs.subprocess, "run", fail)
+    monkeypatch.setattr(standard_workdirs, "provenance", lambda: PROVENANCE)
     assert standard_workdirs.main([str(tmp_path / "made"), "--quick"]) == 3
     assert len(calls) == 1
+
+
+def rows_of(folder: Path) -> list[dict[str, str]]:
+    with folder.with_name(f"{folder.name}.csv").open(newline="") as file:
+        return [*csv.DictReader(file)]
+
+
+def test_only_commands_that_ran_whole_have_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = tmp_path / "made"
+    exit_codes: dict[str, int] = {"mace.py:cpu": 130}
+
+    def run(argv: Sequence[str], cwd: Path) -> subprocess.CompletedProcess[str]:
+        workdir = next(word for word in argv if word.startswith("--workdir=")).partition("=")[2]
+        Path(workdir).mkdir(parents=True, exist_ok=True)
+        exit_code = next((code for name, code in exit_codes.items() if name in argv[4]), 0)
+        return subprocess.CompletedProcess(argv, exit_code)
+
+    monkeypatch.setattr(standard_workdirs.subprocess, "run", run)
+    monkeypatch.setattr(standard_workdirs, "provenance", lambda: PROVENANCE)
+    assert standard_workdirs.main([str(folder)]) == 130
+    rows = rows_of(folder)
+    assert [row["command"] for row in rows] == [
+        "lm-mia run --config=configs/quickstart.py",
+        "lm-mia run --config=configs/own.py:texts",
+        "lm-mia import nine.npz --subset=exact",
+        "lm-mia attack",
+        "lm-mia report",
+        "lm-mia run --config=configs/canaries.py:cpu",
+        "lm-mia run --config=configs/reliability.py:cpu",
+        "lm-mia run --config=configs/mace.py:cpu",
+    ]
+    assert [bool(row["minutes"]) for row in rows] == [True] * 7 + [False]
+    assert {row["commit"] for row in rows} == {"c0ffee"}
+
+    # What was interrupted has no minutes after it has continued; the rows of finished commands stay.
+    exit_codes.clear()
+    monkeypatch.setattr(standard_workdirs, "provenance", lambda: PROVENANCE | {"commit": "later"})
+    (folder / "causal").mkdir()  # made by something else
+    assert standard_workdirs.main([str(folder)]) == 0
+    continued = rows_of(folder)
+    assert continued[:8] == rows
+    assert [row["workdir"] for row in continued[8:]] == [
+        *("privacyguard", "strongmia_open", "strongmia"),
+    ]
+    assert all(row["minutes"] and row["commit"] == "later" for row in continued[8:])
+
+    # A workdir that is made again from nothing has new rows.
+    (folder / "reliability").rmdir()
+    assert standard_workdirs.main([str(folder)]) == 0
+    assert [row["commit"] for row in rows_of(folder) if row["workdir"] == "reliability"] == [
+        "later",
+        "later",
+    ]
+    assert all(row["minutes"] for row in rows_of(folder))
+
+
+def test_copies_have_no_minutes(commands: list[list[str]], tmp_path: Path):
+    write_made(tmp_path / "made", "import", 0)
+    argv = [str(tmp_path / "copies"), f"--copies-of={tmp_path / 'made'}"]
+    assert standard_workdirs.main(argv) == 0
+    assert len(commands) == 2
+    assert not (tmp_path / "copies.csv").exists()
