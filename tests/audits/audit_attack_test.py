@@ -113,5 +113,6 @@ def test_both_ways_give_the_same_numbers(
     ends = of_one.set_index("metric")[["low", "high"]]
     points = audited.tpr_at_fpr
     points = points[(points["attack"] == "loss") & (points["model"] == first)]
-    for _, row in points.iterrows():
-        assert ends.loc[f"tpr_at_{row['fpr']:g}"].tolist() == [row["low"], row["high"]]
+    for fpr, low, high in points[["fpr", "low", "high"]].to_numpy().tolist():
+        of_rate = ends.loc[f"tpr_at_{fpr:g}"]
+        assert (of_rate["low"], of_rate["high"]) == (low, high)
