@@ -18,7 +18,8 @@ logs=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null || true; wait; cat "$logs"/*; rm -r "$logs"' EXIT
 pyright $typed >"$logs/pyright" 2>&1 &
 pyright=$!
-NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet >"$logs/mkdocs" 2>&1 &
+# --quiet would hide warnings from --strict.
+NO_MKDOCS_2_WARNING=1 mkdocs build --strict >"$logs/mkdocs" 2>&1 &
 mkdocs=$!
 # One after the other, since both may install packages by apt-get.
 { bash tests/browser/browser.sh && bash tests/slurm/slurm_integration.sh "$@"; } >"$logs/systems" 2>&1 &

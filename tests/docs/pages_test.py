@@ -12,6 +12,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import griffe
 import pandas as pd
 import pytest
 import tiny_checkpoint
@@ -244,3 +245,11 @@ def test_every_statistic_is_in_the_reference():
     page = (DOCS / "reference" / "stats.md").read_text(encoding="utf-8")
     listed = re.findall(r"^::: lm_mia\.stats\.(\w+)$", page, re.MULTILINE)
     assert sorted(listed) == sorted(stats.__all__)
+
+
+def test_examples_of_docstrings_are_shown_as_code():
+    extensions = griffe.load_extensions(str(DOCS / "docstring_examples.py"))
+    module = griffe.load("lm_mia.stats.roc", search_paths=[str(DOCS.parent)], extensions=extensions)
+    docstring = module["threshold_at_fpr"].docstring
+    kinds = {section.kind for section in docstring.parse("google")}
+    assert griffe.DocstringSectionKind.examples in kinds
