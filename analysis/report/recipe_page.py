@@ -297,8 +297,8 @@ def made(
             document.Fact(
                 "Intervals",
                 Markup(
-                    "Student's t, from {}; <code>intervals.csv</code> and <code>lm-mia audit</code> have a bootstrap "
-                    "over the texts of one model, which gives other ends"
+                    "Student's t, from {}; <code>intervals.csv</code> and <code>lm-mia audit</code> bootstrap the "
+                    "texts of one model instead"
                 ).format(parts),
             )
         )
