@@ -3,16 +3,17 @@
     python docs/figures_page.py [--check]
 
 Models and chip-hours are those of `lm-mia plan`. Titles and texts are those of analysis/papers and
-analysis/experiments, and verdicts those of docs/results/claims.csv, which docs/claims_of_runs.py writes. With --check
-nothing is written, and the exit code is 1 if a page is not what this script would write.
+analysis/experiments, and verdicts and numbers those of docs/results/claims.csv and numbers.csv, which
+docs/results_of_runs.py writes. With --check nothing is written, and the exit code is 1 if a page is not what this
+script would write.
 """
 
+import csv
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import generated_page
 import pandas as pd
@@ -32,10 +33,20 @@ from lm_mia.run.costs import assumed_lengths, recipe_cost
 PAGE = Path(__file__).resolve().parent / "figures.md"
 DEPARTURES = PAGE.parent / "departures"
 CLAIMS = PAGE.parent / "results" / "claims.csv"
+NUMBERS = PAGE.parent / "results" / "numbers.csv"
+TABLES = PAGE.parent / "results" / "tables"
+PRINTED = (
+    "privacyguard_tab01_models",
+    "privacyguard_tab02_lira",
+    "privacyguard_tab03_rmia",
+    "privacyguard_tab04_extraction",
+    "causal_tab02_regression",
+)
+"""Tables of papers whose cells the page shows; those of StrongMIA are long, and are not comparable with the paper."""
 SETTINGS = ("paper", "gpu", "cpu")
 MFU = 0.4
 CPU_FLOPS_PER_SECOND = 1e11
-"""Reached by two cores in a run of all figures at cpu, start-up and compilation included; docs/results/figures.md."""
+"""Reached by two cores in a run of all figures at cpu, start-up and compilation included."""
 COMMAND = "lm-mia run --config=configs/{}.py:{} --workdir=runs/papers"
 PAPERS = {
     "strongmia": "StrongMIA",
@@ -77,15 +88,21 @@ lines below. Two names may stand for the same recipe, such as `main` and `fixed-
 once. Parameters are counted without embeddings; references do not include the targets.
 
 **Claims.** Below each figure are the claims that are tested, with the verdict of the last published run at `cpu`, the
-number that decides and its 95% interval; [tables.md](tables.md) says what the verdicts mean. Models at `cpu` have 12
-thousand to 0.6 million parameters, so that no verdict is about large models. Numbers beside those of the papers are in
-[results/figures.md](results/figures.md).
+number that decides with its 95% interval, its p-value, and the p-value after Holm's adjustment for all claims of the
+workdir; [tables.md](tables.md) says what these mean. Where several numbers decide, they are in the column *finding* of
+[claims.csv](results/claims.csv). Models at `cpu` have 12 thousand to 0.6 million parameters, so that no verdict is
+about large models. [All figures of papers on two cores](results/release.md) counts the verdicts.
+
+**Numbers.** Numbers that a paper prints stand beside those of the same run, where they can be compared: mean ± standard
+deviation, or the range that the replicas here allow. They are rounded; [numbers.csv](results/numbers.csv) has four
+digits. Sizes and numbers of samples in their descriptions are the paper's, and our numbers are of the small models in
+their place.
 
 **How costs are computed.** Models and FLOPs are those of `lm-mia plan`, for training and scoring, with text lengths
 assumed as in C4. The costs at `paper` and `gpu` are hours of one H100 at {mfu:.0%} of its peak; models as small as
 those of `gpu` reach less. The minutes at `cpu` are not measured for each figure: they are the FLOPs divided by
 {cpu_gflops:.0f} GFLOP/s, which two cores reached in training and scoring over a whole run of all figures, start-up and
-compilation included. In that run populations, attacks and figures took four minutes more.
+compilation included. [Run times](results/run-times.md) has the measured times of all figures together.
 """
 
 
@@ -242,6 +259,8 @@ def _section(name: str) -> str:
             "",
             *_link_to_departures(name),
             *_claims(name),
+            *_numbers(name),
+            *_printed_table(name),
             *_needs(figure),
             *table,
             "",
@@ -359,20 +378,63 @@ def _link_to_departures(name: str) -> list[str]:
 
 
 @functools.cache
-def _claims_of_runs() -> pd.DataFrame:
-    return pd.read_csv(CLAIMS, keep_default_na=False, dtype={"commit": str})
+def _rows_of_runs(table: Path) -> pd.DataFrame:
+    return pd.read_csv(table, keep_default_na=False, dtype=str)
+
+
+def _rows(table: Path, name: str) -> list[dict[str, str]]:
+    """Returns the rows of a figure in claims.csv or numbers.csv; texts are as in the file."""
+    rows = _rows_of_runs(table)
+    return [
+        {str(column): text.replace("|", "\\|") for column, text in row.items()}
+        for row in rows[rows["figure"] == name].to_dict("records")
+    ]
 
 
 def _claims(name: str) -> list[str]:
     """Returns a table of the claims of a figure with their verdicts in the last published run at `cpu`."""
-    claims = _claims_of_runs()
-    rows = claims[claims["figure"] == name].to_dict("records")
+    rows = _rows(CLAIMS, name)
     if not rows:
         return []
     return [
-        f"| claim | at `cpu`{_of_commit(rows[0]['commit'])} | |",
-        "|---|---|---|",
-        *(f"| {r['statement']} | {r['verdict']} | {_interval(r)} |" for r in rows),
+        f"| claim | at `cpu`{_of_commit(rows[0]['commit'])} | number (95% interval) | p | Holm |",
+        "|---|---|---|---:|---:|",
+        *(
+            f"| {r['statement']} | {r['verdict']} | {_interval(r)} | {_p_value(r['p_value'])} | "
+            f"{_p_value(r['p_holm'])} |"
+            for r in rows
+        ),
+        "",
+    ]
+
+
+def _numbers(name: str) -> list[str]:
+    """Returns a table of the numbers of a paper beside those of the last published run at `cpu`."""
+    rows = _rows(NUMBERS, name)
+    if not rows:
+        return []
+    return [
+        f"| number of the paper | paper | at `cpu`{_of_commit(rows[0]['commit'])} |",
+        "|---|---:|---:|",
+        *(
+            f"| {r['number']} | {_number(r['paper'], r['paper_std'])} | {_our_number(r)} |"
+            for r in rows
+        ),
+        "",
+    ]
+
+
+def _printed_table(name: str) -> list[str]:
+    """Returns the table of a paper as it was drawn in the last published run at `cpu`."""
+    path = TABLES / f"{name}.csv"
+    if name not in PRINTED or not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        headings, *rows = csv.reader(file)
+    return [
+        f"| {' | '.join(headings)} |",
+        f"|---|{'---:|' * (len(headings) - 1)}",
+        *(f"| {' | '.join(row)} |" for row in rows),
         "",
     ]
 
@@ -381,11 +443,34 @@ def _of_commit(commit: str) -> str:
     return f", commit {commit}" if commit else ""
 
 
-def _interval(claim: Mapping[Hashable, Any]) -> str:
+def _interval(claim: Mapping[str, str]) -> str:
     if "" in (claim["value"], claim["low"], claim["high"]):
         return ""
     value, low, high = (float(claim[name]) for name in ("value", "low", "high"))
     return f"{value:.3g} ({low:.3g} to {high:.3g})"
+
+
+def _p_value(text: str) -> str:
+    """Returns a p-value with two digits, such as 0.0016; "" if there is none."""
+    if not text:
+        return ""
+    return "<0.0001" if float(text) < 1e-4 else f"{float(text):.2g}"
+
+
+def _our_number(row: Mapping[str, str]) -> str:
+    if row["here"]:
+        return _number(row["here"], row["here_std"])
+    return f"{float(row['here_low']):.3g} to {float(row['here_high']):.3g}"
+
+
+def _number(value: str, std: str) -> str:
+    """Returns a number with three digits, and its standard deviation with two, such as 0.644 ± 0.017."""
+    return " ± ".join([_rounded(value, 3), *([_rounded(std, 2)] if std else [])])
+
+
+def _rounded(text: str, digits: int) -> str:
+    number = float(text)
+    return f"{number:,.0f}" if abs(number) >= 100 else f"{number:.{digits}g}"
 
 
 def _needs(figure: Experiment) -> list[str]:
@@ -428,12 +513,20 @@ def _figure(name: str) -> Experiment:
     return find(name)
 
 
+def pages() -> dict[Path, Callable[[], str]]:
+    """Returns page -> a function that returns its text."""
+    return {
+        PAGE: page_text,
+        **{
+            DEPARTURES / f"{name}.md": functools.partial(departures_text, name)
+            for name in papers.NAMES
+        },
+    }
+
+
 def main() -> int:
     """Writes the pages, or compares them; returns the exit code."""
-    texts = {PAGE: page_text}
-    for name in papers.NAMES:
-        texts[DEPARTURES / f"{name}.md"] = functools.partial(departures_text, name)
-    return generated_page.main(texts, __doc__ or "")
+    return generated_page.main(pages(), __doc__ or "")
 
 
 if __name__ == "__main__":

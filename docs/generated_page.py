@@ -16,7 +16,12 @@ def main(texts: Mapping[Path, Callable[[], str]], description: str) -> int:
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 on differences")
-    check, outdated = parser.parse_args().check, False
+    return write(texts, check=parser.parse_args().check)
+
+
+def write(texts: Mapping[Path, Callable[[], str]], *, check: bool) -> int:
+    """Writes pages, one after the other; or compares them, and returns 1 if one of them is out of date."""
+    outdated = False
     for page, page_text in texts.items():
         text = page_text()
         is_current = page.exists() and page.read_text(encoding="utf-8") == text

@@ -8,7 +8,7 @@ import pytest
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
-@pytest.mark.parametrize("script", ["figures_page", "tables_page"])
+@pytest.mark.parametrize("script", ["figures_page", "release_page", "tables_page"])
 def test_a_check_writes_nothing(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(DOCS)
     module = importlib.import_module(script)
