@@ -417,7 +417,7 @@ def _numbers(name: str) -> list[str]:
         f"| number of the paper | paper | at `cpu`{_of_commit(rows[0]['commit'])} |",
         "|---|---:|---:|",
         *(
-            f"| {r['number']} | {_number(r['paper'], r['paper_std'])} | {_our_number(r)} |"
+            f"| {r['number']} | {_number(r['paper'], r['paper_std'], 4)} | {_our_number(r)} |"
             for r in rows
         ),
         "",
@@ -458,14 +458,16 @@ def _p_value(text: str) -> str:
 
 
 def _our_number(row: Mapping[str, str]) -> str:
+    """Returns our number with three digits, or with as many as the paper prints."""
     if row["here"]:
-        return _number(row["here"], row["here_std"])
+        printed = f"{float(row['paper']):.4g}".replace(".", "").lstrip("0")
+        return _number(row["here"], row["here_std"], max(3, len(printed)))
     return f"{float(row['here_low']):.3g} to {float(row['here_high']):.3g}"
 
 
-def _number(value: str, std: str) -> str:
-    """Returns a number with three digits, and its standard deviation with two, such as 0.644 ± 0.017."""
-    return " ± ".join([_rounded(value, 3), *([_rounded(std, 2)] if std else [])])
+def _number(value: str, std: str, digits: int) -> str:
+    """Returns a number, and its standard deviation with two digits, such as 0.644 ± 0.017."""
+    return " ± ".join([_rounded(value, digits), *([_rounded(std, 2)] if std else [])])
 
 
 def _rounded(text: str, digits: int) -> str:

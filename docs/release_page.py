@@ -8,7 +8,7 @@ nothing is written, and the exit code is 1 if a page is not what this script wou
 
 import functools
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import figures_page
@@ -125,9 +125,7 @@ def reading_text(name: str) -> str:
     runs = runs[runs["command"].map(config_of).isin(configs)]
     claims = claims[claims["config"].isin(configs)]
     links = " and ".join(
-        f"[{figures_page.PAPERS[paper]}](../figures.md#{heading_anchor(figures_page.PAPERS[paper])})"
-        for paper in figures_page.PAPERS
-        if figures_page.config_name(paper) in configs
+        f"[{figures_page.PAPERS[paper]}]({link_to_claims(paper)})" for paper in papers_of(configs)
     )
     paragraph = (
         f"{_scale_and_commit(runs, claims['commit'])} All claims and numbers: {links}; "
@@ -156,9 +154,14 @@ def config_of(command: str) -> str:
     return path.partition(".py")[0]
 
 
-def heading_anchor(heading: str) -> str:
-    """Returns the anchor of a heading of a page."""
-    return heading.lower().replace(" ", "-")
+def papers_of(configs: Sequence[str]) -> list[str]:
+    """Returns the papers whose figures some configs draw."""
+    return [paper for paper in figures_page.PAPERS if figures_page.config_name(paper) in configs]
+
+
+def link_to_claims(paper: str) -> str:
+    """Returns a link to the section of docs/figures.md about a paper."""
+    return f"../figures.md#{figures_page.PAPERS[paper].lower().replace(' ', '-')}"
 
 
 def _scale_and_commit(runs: pd.DataFrame, commits: Iterable[str] = ()) -> str:
@@ -195,7 +198,10 @@ def _row(run: dict[str, str], claims: pd.DataFrame) -> str:
     config = config_of(run["command"])
     own = claims[claims["config"] == config]
     counts = [f"{(own['verdict'] == verdict).sum()}" for verdict in VERDICTS] if len(own) else []
-    page, text = READINGS.get(config, ("", ""))
+    links = [f"[claims]({link_to_claims(paper)})" for paper in papers_of([config])]
+    if config in READINGS:
+        page, text = READINGS[config]
+        links.append(f"[{text}]({page})")
     cells = [
         run["workdir"],
         f"`{run['command']}`",
@@ -207,7 +213,7 @@ def _row(run: dict[str, str], claims: pd.DataFrame) -> str:
         ),
         str(len(own)) if len(own) else "–",
         *(counts or ["–"] * len(VERDICTS)),
-        f"[{text}]({page})" if page else "",
+        ", ".join(links),
     ]
     return f"| {' | '.join(cells)} |"
 
