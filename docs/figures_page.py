@@ -43,6 +43,8 @@ PRINTED = (
     "causal_tab02_regression",
 )
 """Tables of papers whose cells the page shows; those of StrongMIA are long, and are not comparable with the paper."""
+MOST_NUMBERS = 12
+"""The largest number of numbers of a paper that are shown at a figure; more are in the CSV file only."""
 SETTINGS = ("paper", "gpu", "cpu")
 MFU = 0.4
 CPU_FLOPS_PER_SECOND = 1e11
@@ -95,8 +97,8 @@ about large models. [All figures of papers on two cores](results/release.md) cou
 
 **Numbers.** Numbers that a paper prints stand beside those of the same run, where they can be compared: mean ± standard
 deviation, or the range that the replicas here allow. They are rounded; [numbers.csv](results/numbers.csv) has four
-digits. Sizes and numbers of samples in their descriptions are the paper's, and our numbers are of the small models in
-their place.
+digits, and the numbers of figures that have more than {most_numbers}. Sizes and numbers of samples in their
+descriptions are the paper's, and our numbers are of the small models in their place.
 
 **How costs are computed.** Models and FLOPs are those of `lm-mia plan`, for training and scoring, with text lengths
 assumed as in C4. The costs at `paper` and `gpu` are hours of one H100 at {mfu:.0%} of its peak; models as small as
@@ -175,6 +177,7 @@ def page_text() -> str:
     """Returns the text of docs/figures.md."""
     introduction = INTRODUCTION.format(
         command=COMMAND.format("strongmia", "fig05,cpu"),
+        most_numbers=MOST_NUMBERS,
         mfu=MFU,
         cpu_gflops=CPU_FLOPS_PER_SECOND / 1e9,
     )
@@ -413,6 +416,12 @@ def _numbers(name: str) -> list[str]:
     rows = _rows(NUMBERS, name)
     if not rows:
         return []
+    if len(rows) > MOST_NUMBERS:
+        return [
+            f"[numbers.csv](results/numbers.csv) has {len(rows)} numbers of the paper beside those "
+            f"at `cpu`{_of_commit(rows[0]['commit'])}.",
+            "",
+        ]
     return [
         f"| number of the paper | paper | at `cpu`{_of_commit(rows[0]['commit'])} |",
         "|---|---:|---:|",

@@ -229,6 +229,8 @@ def test_pages_show_what_the_tables_have(
     assert r"| It stays, \|Z\| large. | not tested |  |  |  |" in section
     assert "| 0.643 ± 0.017 |" in section
     assert "| 0.1 to 0.2 |" in section
+    monkeypatch.setattr(figures_page, "MOST_NUMBERS", 1)
+    assert "numbers.csv) has 2 numbers of the paper" in figures_page._section(FIGURE)
     text = release_page.page_text()
     assert text.split("\n\n")[1].startswith("Models of 100 to 900 parameters without embeddings")
     assert "| `lm-mia run --config=configs/strongmia.py:cpu` | 30.0 | 1 | 100 |" in text
