@@ -120,6 +120,8 @@ class Adjustment:
     covariates: Covariates
     log_odds_N: np.ndarray
     outcome: stats.OutcomeModel
+    document_N: np.ndarray | None
+    """The document of each sample, as a number; None if the samples are independent."""
     left_out: int
 
     def intervals(
@@ -132,12 +134,18 @@ class Adjustment:
             fprs,
             log_odds_N=self.log_odds_N if estimator in ("ipw", "aipw") else None,
             outcome=self.outcome if estimator in ("g_formula", "aipw") else None,
+            cluster_N=self.document_N,
             confidence=confidence,
             replicates=replicates,
         )
 
 
-def fit(score_N: np.ndarray, member_N: np.ndarray, covariates: Covariates) -> Adjustment:
+def fit(
+    score_N: np.ndarray,
+    member_N: np.ndarray,
+    covariates: Covariates,
+    document_N: np.ndarray | None = None,
+) -> Adjustment:
     """Fits the models to scores and covariates that `check` has accepted."""
     scored_N = ~np.isnan(score_N)
     group_N = _groups(covariates, score_N.size)[scored_N]
@@ -150,6 +158,7 @@ def fit(score_N: np.ndarray, member_N: np.ndarray, covariates: Covariates) -> Ad
         covariates,
         propensity.cross_fitted_log_odds(feature_NxK, member_N, group_N),
         propensity.cross_fitted_outcome(feature_NxK, score_N, member_N, group_N),
+        None if document_N is None else document_N[scored_N],
         int(np.count_nonzero(~scored_N)),
     )
 

@@ -248,7 +248,9 @@ def audit_model(
     draws = int(np.clip(_MAX_DRAWS / score_N.size, _MIN_REPLICATES, _MAX_REPLICATES))
     draws = settings.replicates or draws
     # Only the intervals of the adjusted estimates wait for the fit; the others are computed beside it.
-    fit = units.covariates and pool.submit(audit_causal.fit, score_N, member_N, units.covariates)
+    fit = units.covariates and pool.submit(
+        audit_causal.fit, score_N, member_N, units.covariates, units.document_N
+    )
     tasks: list[Future[Any]] = [
         pool.submit(
             stats.epsilon_intervals,

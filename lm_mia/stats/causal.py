@@ -36,7 +36,8 @@ from lm_mia.stats.causal_roc import (
     predicted_rates,
 )
 from lm_mia.stats.inputs import as_counts, as_float64, as_members, check_magnitude
-from lm_mia.stats.intervals import MIN_COUNT, check_confidence
+from lm_mia.stats.intervals import MIN_CLUSTERS, MIN_COUNT, check_confidence
+from lm_mia.stats.resamples import Clusters, draw_clusters, sorted_clusters
 
 MIN_EFFECTIVE_NONMEMBERS = 50
 """With fewer effective non-members, `CausalEstimate.has_overlap` is false."""
@@ -255,6 +256,7 @@ def causal_intervals(
     log_odds_N: ArrayLike | None = None,
     outcome: OutcomeModel | None = None,
     normalize: Literal["weights", "members"] = "weights",
+    cluster_N: ArrayLike | None = None,
     confidence: float = 0.95,
     replicates: int = 1000,
     seed: int = 0,
@@ -273,6 +275,10 @@ def causal_intervals(
     covariates; AIPW corrects both. A TPR has no interval if it rests on fewer than 10 samples: of the effective
     non-members that may be called members, of the members that are detected, or of those that are not.
 
+    If samples depend on each other, as pieces of one document do, give their clusters, which are then drawn as a whole,
+    as by `bootstrap_intervals`. The 10 samples must be of 10 clusters, and there are no intervals at all with fewer
+    than `MIN_CLUSTERS` = 50 clusters of members or of non-members.
+
     Args:
       score_N: membership scores, larger for members; NaN scores are left out.
       member_N: booleans, whether each sample is a member.
@@ -280,6 +286,7 @@ def causal_intervals(
       log_odds_N: log odds of membership, as for `ipw_estimate`.
       outcome: predicted means and residuals, as for `g_formula_estimate`.
       normalize: as for `ipw_estimate`.
+      cluster_N: the cluster of each sample, as any integer; None if the samples are independent.
       confidence: share of the replicates inside the interval, in (0, 1); each tail has half of the remainder.
       replicates: number of replicates, at least 1.
       seed: seed of the draws.
@@ -288,24 +295,32 @@ def causal_intervals(
       The estimate with the ends of the intervals.
 
     Raises:
-      ValueError: if confidence or replicates is out of range, or as for the estimate.
+      ValueError: if confidence or replicates is out of range, if there is not one integer per sample in cluster_N, or
+        as for the estimate.
 
     Source: Efron and Tibshirani 1993, Section 13.3.
     """
     check_confidence(confidence)
     if replicates < 1:
         raise ValueError(f"replicates={replicates}: must be at least 1")
-    prepared = _prepare(score_N, member_N, log_odds_N, outcome, normalize)
+    prepared = _prepare(score_N, member_N, log_odds_N, outcome, normalize, cluster_N)
     estimate = _estimate(prepared, fprs)
-    samples, fpr_F = prepared.samples, ranking.as_fprs(fprs)
+    samples, clusters, fpr_F = prepared.samples, prepared.clusters, ranking.as_fprs(fprs)
     members, nonmembers = samples.score_A.size, samples.score_B.size
     is_missing = samples.weight_B is not None and not estimate.has_overlap
+    is_missing |= clusters is not None and clusters.smallest_count < MIN_CLUSTERS
     rng = np.random.default_rng(seed)
     value_QxS = np.full((replicates, 2 + fpr_F.size), np.nan)
     step = max(1, _BATCH // (members + nonmembers))
     for start in range(0, 0 if is_missing else replicates, step):
         size = min(step, replicates - start)
-        count_QxA, count_QxB = (_draw_counts(rng, size, n) for n in (members, nonmembers))
+        if clusters is None:
+            count_QxA, count_QxB = (_draw_counts(rng, size, n) for n in (members, nonmembers))
+        else:
+            # Each draw has members and non-members, since there are at least 50 clusters of each.
+            count_QxG = draw_clusters(clusters.count, size, rng).astype(np.float64)
+            count_QxA = count_QxG[:, clusters.member_N]
+            count_QxB = count_QxG[:, clusters.nonmember_N]
         predicted_QxK = predicted_rates(samples, count_QxA, count_QxB)
         for r, predicted_K in enumerate(predicted_QxK):
             drawn = causal_metrics(samples, count_QxA[r], count_QxB[r], predicted_K, fpr_F)
@@ -317,6 +332,11 @@ def causal_intervals(
     positives_F = estimate.tpr_F * members
     fewest_F = np.minimum(np.minimum(positives_F, members - positives_F), fpr_F * effective)
     has_enough_F = fewest_F >= MIN_COUNT - 1e-9  # False for a TPR of NaN
+    if clusters is not None:
+        allowed_F, tp_F = (
+            np.nan_to_num(x_F).astype(np.int64) for x_F in (fpr_F * nonmembers, positives_F)
+        )
+        has_enough_F &= clusters.fewest(allowed_F, tp_F) >= MIN_COUNT
     rests_on_residuals = samples.weight_B is None
     is_missing_S = np.concatenate([[False, rests_on_residuals], ~has_enough_F | rests_on_residuals])
     low_S[is_missing_S] = high_S[is_missing_S] = np.nan
@@ -370,6 +390,8 @@ def _draw_counts(rng: np.random.Generator, replicates: int, samples: int) -> Flo
 @dataclasses.dataclass(frozen=True)
 class _Prepared:
     samples: EvaluationSet
+    clusters: Clusters | None
+    """None if the samples are independent."""
     left_out: int
 
 
@@ -379,6 +401,7 @@ def _prepare(
     log_odds_N: ArrayLike | None,
     outcome: OutcomeModel | None,
     normalize: str,
+    cluster_N: ArrayLike | None = None,
 ) -> _Prepared:
     """Checks the arguments, and leaves out samples with NaN."""
     score_N, member_N = as_float64(score_N, "score_N"), as_members(member_N, "member_N")
@@ -431,7 +454,8 @@ def _prepare(
         mean_B=None if mean_N is None else mean_N[is_B],
         residual_J=residual_J,
     )
-    return _Prepared(samples, int((~present_N).sum()))
+    clusters = next(sorted_clusters(np.where(present_N, score_N, np.nan), member_N, cluster_N))
+    return _Prepared(samples, clusters, int((~present_N).sum()))
 
 
 def _weights(log_odds_B: FloatArray, normalize: str) -> tuple[FloatArray, float]:

@@ -119,13 +119,13 @@ def drawn_blocks(
             drawn_nonmembers.draw(size, nonmember_rng)
             drawn_members.draw(size, member_rng)
         else:
-            count_QxG = _draw_clusters(clusters.count, size, cluster_rng)
+            count_QxG = draw_clusters(clusters.count, size, cluster_rng)
             drawn_nonmembers.take(count_QxG, clusters.nonmember_N)
             drawn_members.take(count_QxG, clusters.member_N)
         yield drawn_nonmembers, drawn_members
 
 
-def _draw_clusters(clusters: int, size: int, rng: np.random.Generator) -> IntArray:
+def draw_clusters(clusters: int, size: int, rng: np.random.Generator) -> IntArray:
     """Draws as many clusters as there are, with replacement; returns how often each is drawn in each replicate."""
     drawn = rng.integers(clusters, size=(size, clusters)) + clusters * np.arange(size)[:, None]
     return np.bincount(drawn.reshape(-1), minlength=size * clusters).reshape(size, clusters)

@@ -113,6 +113,20 @@ def test_models_and_missing_scores(frame, result) -> None:
     pd.testing.assert_frame_equal(second, result.causal)
 
 
+def test_documents_are_drawn_as_a_whole(frame) -> None:
+    # Four copies of each sample, as pieces of a document, show no more than one of them.
+    frame = make_frame(shift=0.3)
+    copies = pd.concat([frame.assign(document=np.arange(N))] * 4)
+    given = {"covariates": ["length", "source"], "replicates": 200}
+    audits = [
+        lm_mia.audit(table, **given) for table in (frame, copies, copies.drop(columns="document"))
+    ]
+    adjusted = [audit.causal.set_index("estimator").loc["aipw"] for audit in audits]
+    single, pieces, naive = (row["auc_high"] - row["auc_low"] for row in adjusted)
+    assert pieces == pytest.approx(single, rel=0.2)
+    assert naive < 0.75 * pieces
+
+
 def test_users_have_the_means_of_their_samples(frame, result) -> None:
     noise_N = np.random.default_rng(1).normal(size=N)
     halves = [

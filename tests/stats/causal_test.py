@@ -328,6 +328,39 @@ def test_intervals_are_as_wide_as_the_standard_error():
     assert interval.ate_high - interval.ate_low == pytest.approx(2 * 1.96 * se, rel=0.12)
 
 
+def test_clusters_are_drawn_as_a_whole():
+    # Each sample occurs four times: as clusters of four, the copies say no more than one of them.
+    sample = drawn(500, 400, np.random.default_rng(8))
+    given = sample.score_N, sample.member_N, 0.1
+    nuisances = {
+        "log_odds_N": sample.log_odds_N,
+        "outcome": stats.OutcomeModel(sample.x_N, noise(200)),
+    }
+    single = stats.causal_intervals(*given, **nuisances, replicates=400)
+    times = np.tile(np.arange(900), 4)
+    four = {"log_odds_N": sample.log_odds_N[times]}
+    four["outcome"] = stats.OutcomeModel(sample.x_N[times], noise(200))
+    repeated = sample.score_N[times], sample.member_N[times], 0.1
+    clusters = stats.causal_intervals(*repeated, **four, cluster_N=times, replicates=400)
+    naive = stats.causal_intervals(*repeated, **four, replicates=400)
+    assert clusters.estimate.auc == pytest.approx(single.estimate.auc, rel=1e-4)
+
+    def widths(found):
+        return [found.ate_high - found.ate_low, found.auc_high - found.auc_low]
+
+    assert widths(clusters) == pytest.approx(widths(single), rel=0.15)
+    assert (np.array(widths(naive)) < 0.75 * np.array(widths(clusters))).all()
+    # A rate must rest on ten clusters: 1% of 1,600 non-members are 16 samples of at most 5 of them.
+    few = stats.causal_intervals(*repeated[:2], 0.01, cluster_N=times, replicates=20)
+    assert np.isnan(few.tpr_low_F).all()
+    assert np.isfinite(stats.causal_intervals(*repeated[:2], 0.01, replicates=20).tpr_low_F).all()
+    # With fewer than 50 clusters of a class there is no interval.
+    large = stats.causal_intervals(*repeated[:2], 0.1, cluster_N=times % 40, replicates=20)
+    assert np.isnan([large.ate_low, large.auc_low, *large.tpr_low_F]).all()
+    with pytest.raises(ValueError, match="cluster_N"):
+        stats.causal_intervals(*given, cluster_N=times, replicates=20)
+
+
 def test_coverage_of_intervals():
     rng = np.random.default_rng(10)
     inside_Qx2 = []
