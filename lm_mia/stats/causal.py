@@ -317,7 +317,7 @@ def causal_intervals(
         if clusters is None:
             count_QxA, count_QxB = (_draw_counts(rng, size, n) for n in (members, nonmembers))
         else:
-            # Each draw has members and non-members, since there are at least 50 clusters of each.
+            # A draw without members or non-members would miss 50 clusters or more, with a probability of exp(-50).
             count_QxG = draw_clusters(clusters.count, size, rng).astype(np.float64)
             count_QxA = count_QxG[:, clusters.member_N]
             count_QxB = count_QxG[:, clusters.nonmember_N]
@@ -333,9 +333,8 @@ def causal_intervals(
     fewest_F = np.minimum(np.minimum(positives_F, members - positives_F), fpr_F * effective)
     has_enough_F = fewest_F >= MIN_COUNT - 1e-9  # False for a TPR of NaN
     if clusters is not None:
-        allowed_F, tp_F = (
-            np.nan_to_num(x_F).astype(np.int64) for x_F in (fpr_F * nonmembers, positives_F)
-        )
+        allowed_F = nonmembers - ranking.min_true_negatives(nonmembers, fpr_F)
+        tp_F = np.rint(np.nan_to_num(positives_F)).astype(np.int64)
         has_enough_F &= clusters.fewest(allowed_F, tp_F) >= MIN_COUNT
     rests_on_residuals = samples.weight_B is None
     is_missing_S = np.concatenate([[False, rests_on_residuals], ~has_enough_F | rests_on_residuals])
