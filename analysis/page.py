@@ -206,24 +206,26 @@ def _write_all(
         step()
     pages = paper_pages.write(workdir, sections)
     write.write(workdir, all_recipes, with_decisions, pages)
-    reasons = [_missing_numbers(recipe) for recipe in all_recipes]
-    if reasons and all(reasons) and all(section.missing for section in sections):
-        raise UserError(f"{workdir / 'report.html'}: has no numbers: {reasons[0]}")
+    if all(section.missing for section in sections) and (reason := _missing_numbers(all_recipes)):
+        raise UserError(f"{workdir / 'report.html'}: has no numbers: {reason}")
     return is_complete
 
 
-def _missing_numbers(recipe: "RecipeResults") -> str:
-    """Returns why a recipe with models under attack has no numbers; empty if it has some, or no such models."""
+def _missing_numbers(recipes: "Sequence[RecipeResults]") -> str:
+    """Returns why no recipe has numbers; empty if one has some, or has no models under attack."""
     from analysis.report import strength
 
-    attack = recipe.config.attack
-    if not (attack.targets or attack.replicas):
-        return ""
-    try:
-        strength.read(recipe)
-    except UserError as error:
-        return str(error)
-    return ""
+    reasons = []
+    for recipe in recipes:
+        if not (recipe.config.attack.targets or recipe.config.attack.replicas):
+            return ""
+        try:
+            strength.read(recipe)
+        except UserError as error:
+            reasons.append(str(error))
+        else:
+            return ""
+    return reasons[0] if reasons else ""
 
 
 def _entry(recipe: "RecipeResults") -> str:
