@@ -51,11 +51,9 @@ COLUMNS_OF_NUMBERS = (
     *("here", "here_std", "here_low", "here_high", "commit"),
 )
 CAUSAL_ERRORS = figures_page.TABLES / "causal-errors.csv"
-STAGES = ("corpus", "models", "attack", "extract", "report")
-"""The stages of a command; "models" is training and scoring."""
 COLUMNS_OF_RUNS = (
-    *("workdir", "command", "minutes", *(f"{stage}_seconds" for stage in STAGES), "models"),
-    *("fewest_parameters", "most_parameters", "fewest_samples", "most_samples"),
+    *("workdir", "command", "minutes", *(f"{stage}_seconds" for stage in release_page.STAGES)),
+    *("models", "fewest_parameters", "most_parameters", "fewest_samples", "most_samples"),
     *("commit", "python", "jax", "numpy", "scipy", "cpu_cores"),
 )
 
