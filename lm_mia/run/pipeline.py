@@ -479,21 +479,10 @@ def _make_tables(
         for recipe, population in recipe_populations:
             display.stage(0.06 / len(recipe_populations), num_parts=4)
             try:
-                requested = requested_table_stages(recipe.config)
-                if "attack" in stages and (
-                    "attack" in requested or needed_by_recipe[recipe.name].loss_samples
-                ):
-                    with _logged_seconds("attack", [recipe]):
-                        counts_by_recipe[recipe.name] = attack(
-                            recipe,
-                            population,
-                            needed_by_recipe[recipe.name],
-                            display.update,
-                            display.say,
-                        )
-                if "extract" in stages and "extract" in requested:
-                    with _logged_seconds("extract", [recipe]):
-                        extract(recipe, population, display)
+                needed = needed_by_recipe.get(recipe.name)
+                counts = _make_tables_of(recipe, population, made_here, needed, display)
+                if counts is not None:
+                    counts_by_recipe[recipe.name] = counts
                 with_tables.add(recipe.name)
             except UserError as error:  # for example too few models, because some diverged
                 failed[recipe.name] = _with_recipe_name(recipe, error, len(recipe_populations))
@@ -509,6 +498,27 @@ def _make_tables(
         folders = [recipe.folder / part for recipe, _ in recipe_populations for part in _MADE]
         made.store(name, key, files_in(*folders), counts_by_recipe)
     return failed
+
+
+def _make_tables_of(
+    recipe: SweepRecipe,
+    population: Population,
+    stages: Sequence[str],
+    needed: RecipeNeeds | None,
+    display: Display,
+) -> dict[str, int] | None:
+    """Runs the attack and extract stages for one recipe; returns what `attack` counted, None if it did not run.
+
+    ``needed`` is what the recipe needs of the attack stage; None without this stage.
+    """
+    counts, requested = None, requested_table_stages(recipe.config)
+    if needed is not None and ("attack" in requested or needed.loss_samples):
+        with _logged_seconds("attack", [recipe]):
+            counts = attack(recipe, population, needed, display.update, display.say)
+    if "extract" in stages and "extract" in requested:
+        with _logged_seconds("extract", [recipe]):
+            extract(recipe, population, display)
+    return counts
 
 
 def _say_unchanged(
