@@ -4,6 +4,7 @@ The page, the last line of a command and `lm-mia status` say the same sentences 
 """
 
 import dataclasses
+import math
 
 from markupsafe import Markup
 
@@ -92,7 +93,7 @@ def answer(
         return Answer((sentence,), has_hits=False, has_number=False, is_reversed=True)
     at = _at(rate)
     is_better_elsewhere = auc.has_interval and auc.low > 0.5
-    if not found.found.has_interval or found.found.low <= rate:
+    if is_guessing(found.found, rate, found.nonmembers):
         first = Markup(
             "<b>{} attack cannot be told from guessing{}.</b> Of 100 members it finds {} {}; guessing finds {}."
         ).format(
@@ -121,7 +122,10 @@ def answer(
         at,
         numbers.rate(rate),
     )
-    lead = [_with_epsilon(first, epsilon), _after_retraining(found)]
+    lead = [_with_epsilon(first, epsilon)]
+    if not found.found.has_interval:
+        lead.append(_without_interval(found, rate_flag))
+    lead.append(_after_retraining(found))
     # A higher rate than that of the rule was asked for, and needs no reason.
     if _LOWEST_RATE < rate <= automatic_focus_fpr(found.nonmembers):
         needed = stats.nonmembers_needed(_LOWEST_RATE) * 10
@@ -137,6 +141,24 @@ def answer(
             )
         )
     return Answer(tuple(lead), has_hits=True)
+
+
+def is_guessing(found: Estimate, fpr: float, nonmembers: int) -> bool:
+    """Returns whether the members found at a false positive rate may be as many as guessing finds.
+
+    Without an interval, what is certain is how many of the non-members are false alarms. On others, the rate of the
+    threshold may be as high as the upper end of its 95 % interval (Clopper and Pearson), and guessing finds as many
+    members.
+    """
+    if found.has_interval:
+        return found.low <= fpr
+    _, high = stats.clopper_pearson(_false_alarms(fpr, nonmembers), nonmembers)
+    return not found.value > float(high)
+
+
+def _false_alarms(fpr: float, nonmembers: int) -> int:
+    # The factor keeps 0.01 of 100, which floats miss slightly, at one.
+    return math.floor(fpr * nonmembers * (1 + 1e-9))
 
 
 def icons(found: Findings, result: Answer) -> charts.Drawing | None:
@@ -168,6 +190,15 @@ def _after_retraining(found: Findings) -> Markup:
     ).format(
         plural(found.trainings, "training"), _undecided(found.trainings), MIN_HEADLINE_REPLICAS
     )
+
+
+def _without_interval(found: Findings, rate_flag: str) -> Markup:
+    """Returns why the share of members found has no interval: too few non-members set the threshold."""
+    false_alarms = _false_alarms(found.fpr, found.nonmembers)
+    return Markup(
+        '<span class="muted">How sure this is cannot be said: at this rate, {} allow {}, too few for an interval. '
+        "<code>{}</code> sets a higher rate.</span>"
+    ).format(plural(found.nonmembers, "non-member"), plural(false_alarms, "false alarm"), rate_flag)
 
 
 def _undecided(trainings: int) -> str:

@@ -171,7 +171,7 @@ def _answer_of_models(audited: Audited) -> answer.Answer:
         ).format(count, auc)
         return answer.Answer((text,), has_hits=False, has_number=False)
     low, high = (numbers.value(Estimate(end(e.value for e in found_T))) for end in (min, max))
-    if all(not e.has_interval or e.low <= audited.fpr for e in found_T):
+    if all(answer.is_guessing(e, audited.fpr, audited.counts[1]) for e in found_T):
         start = Markup("<b>The attack cannot be told from guessing in any of {}.</b> ").format(
             count
         )

@@ -150,11 +150,12 @@ def _more_references(recipe: RecipeResults, strength: Strength) -> Iterator[docu
     if not series:
         return
     last = series[0].points[-1]
-    verb = "would find" if last.is_predicted else "finds"
     finding = (
-        f"With {last.x:.0f} references, {series[0].name} {verb} {numbers.plain(last.y)}; today "
+        f"With {last.x:.0f} references, {series[0].name} would find {numbers.plain(last.y)}; today "
         f"{numbers.value(strength.found)}."
     )
+    if not last.is_predicted:
+        finding = f"{last.x:.0f} references are too few to predict what more would find."
     counts = sorted({point.x for line in series for point in line.points})
     chart = charts.lines(
         series,
@@ -180,8 +181,8 @@ def _other_references(recipe: RecipeResults, strength: Strength) -> Iterator[doc
     finding = "The sets of references are too few or too small to tell a decision from a coin flip."
     if rows:
         finding = (
-            f"With other references instead of other trainings, {100 * rows[0]['member_fraction']:.0f} % of the "
-            "members are decided by a coin flip."
+            f"With {rows[0]['references_per_set']:.0f} other references, LiRA decides "
+            f"{100 * rows[0]['member_fraction']:.0f} % of the members by a coin flip."
         )
     texts = [
         f"{'Disjoint' if row['sampling'] == 'disjoint' else 'Overlapping'} sets ({row['sets']:.0f} of "
@@ -271,6 +272,8 @@ def _privacy(recipe: RecipeResults, strength: Strength) -> Iterator[document.Det
         f"{int(row['correct']):,} of the {int(row['guesses']):,} most certain guesses about {int(row['canaries']):,} "
         "samples were right, for the first attacked model."
     )
+    if row["epsilon"] > 0 and row["epsilon"] >= row["ceiling"]:
+        text += " No larger bound can follow from so many guesses."
     yield document.Detail("Differential privacy", finding, (text, _file(recipe, "audit.csv")))
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 from collections.abc import Iterator, Sequence, Set
 
 from markupsafe import Markup
@@ -227,6 +228,14 @@ def _banners(
                 "that losses and membership have the same order."
             )
         )
+    elif recipe.is_imported and (models := _with_higher_member_loss(recipe)):
+        banners.append(
+            Markup(
+                "<b>Is membership inverted?</b> Members have clearly higher losses than non-members under {}, and "
+                "training lowers losses. Attacks with references learn from their membership, and find members all "
+                "the same. If True stands for non-members in your file, invert it and import it again."
+            ).format(plural(models, "model"))
+        )
     # The banner says itself how members came about.
     given = "Members and non-members were given, not drawn at random; "
     warnings: list[str] = []
@@ -243,6 +252,19 @@ def _banners(
     else:
         banners += [Markup("<b>Careful:</b> {}").format(warning) for warning in warnings]
     return banners
+
+
+def _with_higher_member_loss(recipe: RecipeResults) -> int:
+    """Returns the number of models if members have clearly higher losses under them, on average; otherwise 0."""
+    with contextlib.suppress(UserError):
+        table = recipe.view.table("models.csv")[
+            ["member_loss_nats", "nonmember_loss_nats"]
+        ].dropna()
+        difference_M = (table["member_loss_nats"] - table["nonmember_loss_nats"]).to_numpy()
+        M = len(difference_M)
+        if M > 3 and difference_M.mean() > 3 * difference_M.std(ddof=1) / math.sqrt(M):
+            return M
+    return 0
 
 
 def made(
@@ -262,9 +284,8 @@ def made(
                 )
             )
         else:
-            text = (
-                f"{count} of {c.corpus.source}, each of at most {c.population.length_tokens} tokens"
-            )
+            source = _SOURCES.get(c.corpus.source, c.corpus.source)
+            text = f"{count} of {source}, each of at most {c.population.length_tokens} tokens"
             parts = (text, *_special_texts(recipe, manifest), describe_text_use(manifest))
             facts.append(document.Fact("Texts", "; ".join(part for part in parts if part)))
     facts.append(document.Fact("Models", _models(recipe)))
@@ -333,6 +354,16 @@ def made(
         )
     )
     return (*facts, *links)
+
+
+_SOURCES = {
+    "text": "text files",
+    "jsonl": "JSONL files",
+    "csv": "CSV files",
+    "parquet": "Parquet files",
+    "c4": "C4",
+}
+"""corpus.source -> what the texts are from, where the name itself is no plural noun."""
 
 
 def _special_texts(recipe: RecipeResults, manifest: io.Record) -> Iterator[str]:

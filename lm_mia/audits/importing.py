@@ -298,7 +298,10 @@ def _describe_losses(store: Store, models: Sequence[ModelSeeds]) -> list[str]:
     member, nonmember = mean_Mx2.mean(axis=0)
     line = f"mean loss: {member:.3f} of members, {nonmember:.3f} of non-members"
     difference_M = mean_Mx2[:, 1] - mean_Mx2[:, 0]
-    if difference_M.mean() < 2 * difference_M.std() / math.sqrt(len(difference_M)):
+    error = difference_M.std() / math.sqrt(len(difference_M))
+    if len(difference_M) > 3 and difference_M.mean() < -3 * error:
+        line += "; members have clearly higher losses, so check whether True stands for non-members in your file"
+    elif difference_M.mean() < 2 * error:
         line += (
             "; members do not have clearly lower losses, so check that rows and columns of losses and membership have "
             "the same order"

@@ -1071,6 +1071,14 @@ def test_a_wrong_order_of_the_rows_is_noticed(tmp_path: Path, capsys: pytest.Cap
         assert (hint in line) == has_hint
 
 
+def test_inverted_membership_is_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    for folder, invert in (("a", False), ("b", True)):
+        member_MxN = losses()["member_MxN"] ^ invert
+        assert import_file(changed(member_MxN=member_MxN)(tmp_path), tmp_path / folder) == 0
+        [line] = [s for s in capsys.readouterr().out.splitlines() if s.startswith("mean loss: ")]
+        assert ("True stands for non-members" in line) == invert
+
+
 @pytest.mark.parametrize(
     ("drawn", "line"),
     [

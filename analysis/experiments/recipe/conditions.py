@@ -244,16 +244,21 @@ def _sentences(
         for group in groups
         for row in group.rows
         # At another rate, guessing finds another number too.
-        if not row.models and row.found.is_known and not row.label.startswith("accepts ")
+        if not row.models
+        and row.found.is_known
+        and not row.label.startswith("accepts ")
+        and not _contains(row.found, strength.found.value)
     ]
     by_distance = sorted(rows, key=lambda row: -abs(row[1] - strength.found.value))
     sentences = []
     if by_distance:
         sentences.append(f"Most: {numbers.words([text for text, _ in by_distance[:2]])}.")
+    else:
+        sentences.append("No condition that was tried visibly changes the number.")
     for references, (estimate, is_predicted) in predicted.items():
         if not is_predicted:
             continue
-        if estimate.has_interval and estimate.low <= strength.found.value <= estimate.high:
+        if _contains(estimate, strength.found.value):
             sentences.append(
                 f"More references would not visibly help: {references:,} are predicted to find "
                 f"{numbers.plain(estimate)}."
@@ -269,6 +274,10 @@ def _sentences(
                 f"Texts with {high} are found {row['found']:.1f} times as often as texts with {low}."
             )
     return " ".join(sentences)
+
+
+def _contains(estimate: Estimate, value: float) -> bool:
+    return estimate.has_interval and estimate.low <= value <= estimate.high
 
 
 ATTACK_TABLES = (AttackTable(FOUND_BY_TEXT, found_by_text, of_headline=True),)

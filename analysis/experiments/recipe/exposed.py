@@ -379,7 +379,7 @@ def _summary(recipe: RecipeResults, strength: Strength, table: pd.DataFrame) -> 
     if strength.has_replicas:
         k_low, _ = stats.coin_flip_cutoff(trainings, recipe.view.c.alpha)
         always = int((members["votes"] == trainings).sum())
-        if k_low:
+        if k_low > 1:
             steady = int((members["votes"] > trainings - k_low).sum())
             sentences.append(
                 f"{steady:,} of {total:,} members ({100 * steady / total:.0f} %) are steady hits: found in "
@@ -403,14 +403,16 @@ def _summary(recipe: RecipeResults, strength: Strength, table: pd.DataFrame) -> 
     if length:
         sentences.append(
             f"Of the {length:,} members with the highest scores, at most {100 * _WRONG_SHARE:.0f} % are expected to "
-            "be there by chance."
+            "be there by chance, not by training."
         )
     else:
         sentences.append(
             f"Even of the members with the highest scores, more than {100 * _WRONG_SHARE:.0f} % are expected to be "
-            "there by chance."
+            "there by chance, not by training."
         )
-    sentences.append("Choose a sample to read its text and see its losses.")
+    if strength.has_replicas:
+        sentences.append("Another training reorders similar scores.")
+    sentences.append("Choose one for its text and losses.")
     return " ".join(sentences)
 
 
@@ -418,7 +420,7 @@ def _files(recipe: RecipeResults, from_workdir: str) -> Markup:
     folder = f"recipes/{recipe.name}"
     link = Markup('<a href="{}/samples.html">search and filter</a>').format(from_workdir + folder)
     return Markup(
-        "All {:,} samples: {}, or <code>{}/tables/{}</code>; the list with its expected wrong entries: {}."
+        "All {:,} samples: {}, or <code>{}/tables/{}</code>; the list with expected wrong entries: {}."
     ).format(
         len(recipe.view.attacked),
         link,

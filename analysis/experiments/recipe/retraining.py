@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
+from analysis.formatting import MIN_HEADLINE_REPLICAS
 from analysis.io import RecipeResults
 from analysis.report import charts, document, numbers
 from analysis.report.numbers import Estimate
@@ -151,7 +152,8 @@ def _first_sentences(member_K: np.ndarray) -> str:
 
 
 def _votes_title(member_K: np.ndarray, k_low: int) -> str:
-    if not k_low:
+    # With few trainings, the test takes nearly all votes for those of a coin.
+    if not k_low or len(member_K) - 1 < MIN_HEADLINE_REPLICAS:
         return "How many trainings find each text"
     coins = member_K[k_low : len(member_K) - k_low].sum() / max(member_K.sum(), 1)
     return f"{100 * coins:.0f} % of the members are decided by a coin flip"

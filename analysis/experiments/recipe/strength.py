@@ -336,10 +336,14 @@ def attacks_table(strength: Strength, attacks: Sequence[str]) -> document.Table:
     return document.Table(caption, tuple(columns), tuple(rows))
 
 
-def compared_with_headline(strength: Strength, attack: str) -> Literal["less", "alike", "more"]:
+def compared_with_headline(
+    strength: Strength, attack: str
+) -> Literal["less", "alike", "more", "unknown"]:
     """Returns whether an attack finds more members than the headline, by the interval of their paired difference."""
     difference = strength.minus_headline(attack, "tpr")
-    if not difference.has_interval or difference.low <= 0 <= difference.high:
+    if not difference.has_interval:
+        return "unknown"
+    if difference.low <= 0 <= difference.high:
         return "alike"
     return "less" if difference.high < 0 else "more"
 
@@ -360,7 +364,12 @@ def _margin_notes(strength: Strength) -> tuple[document.Text, ...]:
         with_what = (
             "the base model" if strength.headline == "base_calibrated" else "reference models"
         )
-        if compared_with_headline(strength, "loss") == "less":
+        result = compared_with_headline(strength, "loss")
+        if result == "unknown":
+            notes.append(
+                Markup("<b>The loss alone</b> finds {} of 100.").format(numbers.value(loss))
+            )
+        elif result == "less":
             notes.append(
                 Markup(
                     "<b>{} make the attack.</b> The loss alone finds {} of 100; with {}, {} finds {}."
@@ -384,7 +393,7 @@ def _margin_notes(strength: Strength) -> tuple[document.Text, ...]:
     others = [a for a in strength.shown[1:] if a != "loss"]
     by_result = {
         result: [attack_name(a) for a in others if compared_with_headline(strength, a) == result]
-        for result in ("alike", "less", "more")
+        for result in ("alike", "less", "more", "unknown")
     }
     if by_result["alike"]:
         names = numbers.words([name, *by_result["alike"]])
@@ -396,6 +405,13 @@ def _margin_notes(strength: Strength) -> tuple[document.Text, ...]:
         names = numbers.words(by_result["more"])
         verb = "finds" if len(by_result["more"]) == 1 else "find"
         notes.append(Markup("<b>{} {} more</b> than {}.").format(names, verb, name))
+    if by_result["unknown"]:
+        notes.append(
+            Markup(
+                "<b>Which attack finds more cannot be said</b> at this rate: there are too few non-members for "
+                "intervals of differences."
+            )
+        )
     notes.append(
         Markup(
             "<b>Members</b> are texts in the training data. A <b>false alarm</b> is a non-member that is called a "

@@ -45,6 +45,7 @@ CASES = {
     "one target": of_targets(1),
     "targets": of_targets(4),
     "guessing": findings(found=Estimate(0.012, 0.004, 0.03)),
+    "no interval": findings(found=Estimate(0.66), missed=Estimate(0.23), nonmembers=180),
     "higher rate": findings(fpr=0.1, nonmembers=140),
     "few non-members": findings(nonmembers=99),
     "few hits": findings(members=30),
@@ -112,6 +113,21 @@ def test_an_interval_that_contains_the_rate_is_guessing(found: Estimate):
     assert "an attacker finds" not in result.text
     assert "missed" not in result.text
     assert (result.has_hits, result.is_reversed) == (False, False)
+
+
+@pytest.mark.parametrize(("share", "is_guessing"), [(0.03, True), (0.032, False), (0.66, False)])
+def test_without_an_interval_the_possible_rate_of_the_threshold_counts(
+    share: float, is_guessing: bool
+):
+    """With 1 false alarm among 180 non-members, up to 3.06 % of others can be above the threshold."""
+    found = findings(found=Estimate(share), missed=Estimate(0.23), members=1800, nonmembers=180)
+    result = answer.answer(found)
+    assert ("told from guessing" in result.text) == is_guessing
+    assert result.has_hits == (not is_guessing)
+    if not is_guessing:
+        assert "180 non-members allow 1 false alarm," in result.text
+        assert "attack.focus_fpr" in result.text
+        assert "23 %" in result.text
 
 
 def test_guessing_at_one_rate_is_not_guessing_at_all_rates():

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import math
 import re
 import shutil
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
+import pandas as pd
 import pytest
 import quickstart_like
 import report_html
@@ -524,6 +526,46 @@ def test_missing_and_damaged_pieces_are_computed_again(
         damage(piece)
     html = html_of(read(copy.recipe_dir))
     assert html.replace(str(workdir_of(copy)), str(workdir_of(targets))) == expected
+
+
+def with_table(
+    recipe: RecipeResults, name: str, change: Callable[[pd.DataFrame], pd.DataFrame]
+) -> RecipeResults:
+    """Returns a recipe with another content of a table."""
+    table = change(recipe.view.table(name).copy())
+    changed = dataclasses.replace(recipe)
+    vars(changed)["view"] = dataclasses.replace(
+        recipe.view, tables={**recipe.view.tables, name: lambda _: table}
+    )
+    return changed
+
+
+def test_inverted_membership_has_a_warning(without_texts: RecipeResults):
+    inverted = {
+        "member_loss_nats": "nonmember_loss_nats",
+        "nonmember_loss_nats": "member_loss_nats",
+    }
+    changed = with_table(without_texts, "models.csv", lambda table: table.rename(columns=inverted))
+    [banner] = banners(html_of(changed))
+    assert "inverted" in banner
+    assert "7 models" in banner
+
+
+def test_a_rate_without_intervals_is_not_called_guessing(replicas: RecipeResults):
+    """Its members found, and what another training misses, are said without intervals and comparisons."""
+
+    def without_intervals(table: pd.DataFrame) -> pd.DataFrame:
+        ends = ["low", "high", "minus_headline_low", "minus_headline_high"]
+        table.loc[table["metric"].isin(["tpr", "missed"]), ends] = math.nan
+        return table
+
+    html = html_of(with_table(replicas, "strength.csv", without_intervals))
+    assert section_ids(html) == section_ids(html_of(replicas))
+    assert "guessing at this rate" not in lead(html)
+    assert "attack.focus_fpr" in lead(html)
+    assert "missed" in lead(html)
+    assert "told apart" not in html
+    assert "not visibly help</b> at this rate" not in html
 
 
 @pytest.mark.parametrize(
