@@ -310,7 +310,7 @@ CLAIMS_TABLE = Table(
             "fraction",
             (
                 "the smallest alpha at which the interval with confidence 1 - alpha decides the claim, in either "
-                "direction; below 0.05 it is decided"
+                "direction; below 0.05 it is decided, unless the interval contradicts it and does not cover everything"
             ),
         ),
         "p_holm": Column(

@@ -46,7 +46,9 @@ def read_parts(
     value_A1xR1xH1 = np.full([axis.max() + 1 for axis in index], math.nan)
     value_A1xR1xH1[index] = columns[name][at]
     covers_references = value_A1xR1xH1.shape[1] > 1
-    references = f", {len(recipe.references)} references" if covers_references else ""
+    # Replicas are attacked with all references, also with those that are targets of other attacks.
+    count = len(recipe.references) + len(recipe.targets)
+    references = f", {count} references" if covers_references else ""
     fixed = (TRAINING_SUBSET,) if covers_references else (TRAINING_SUBSET, "the references")
     over = f"{len(recipe.replicas)} replicas{references} and the samples"
     return Jackknife(value_A1xR1xH1, over, fixed)

@@ -70,8 +70,7 @@ def page_text() -> str:
         *(_row(run, claims) for run in _records(runs)),
         "",
         "Models are those that the command trained; parameters and samples are those of all recipes that it used. "
-        "`mace` uses the models of `reliability`, in the same workdir. `own` has 300 texts of random syllables, and "
-        "`import` losses that were drawn at random, so that they show that the commands work, and no more.",
+        "`mace` uses the models of `reliability`, in the same workdir.",
         "",
         "## Verdicts",
         "",

@@ -1,12 +1,13 @@
 """Numbers about decisions and their intervals, from the tables of recipes."""
 
+import dataclasses
 import math
 import re
 
 import numpy as np
 import pytest
 
-from analysis import io
+from analysis import io, studies
 from analysis.claims import decisions
 from analysis.io import SweepResults
 from lm_mia.errors import UserError
@@ -37,6 +38,17 @@ def test_auc_is_the_same_at_every_fpr(recipes: SweepResults):
     assert not math.isnan(auc.value)
     with pytest.raises(UserError, match=r"\bFPR\b.*\b0\.3\b"):
         decisions.read_jackknife(flip, "auc", 0.3)
+
+
+def test_replicas_are_attacked_with_targets_too(recipes: SweepResults):
+    """A target of another attack is a reference of the replicas."""
+    flip = recipes["flip-302M"]
+    attack = dataclasses.replace(flip.config.attack, targets=4)
+    config = dataclasses.replace(flip.config, attack=attack)
+    attacked = dataclasses.replace(flip, config=config)
+    assert len(attacked.references) == 12
+    auc = studies.read_parts(attacked, decisions.TABLE, "auc", {"fpr": 0.05})
+    assert re.findall(r"(\d+) (\w+)", auc.over) == [("12", "replicas"), ("16", "references")]
 
 
 def test_replicas_with_other_members_are_refused(recipes: SweepResults):
