@@ -36,6 +36,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+import safetensors.numpy
+import tokenizers
+import tokenizers.models
+import tokenizers.pre_tokenizers
+import tokenizers.trainers
 
 from lm_mia.atomic import write_atomically
 from lm_mia.errors import UserError, run_action
@@ -94,6 +99,52 @@ def write_losses(folder: Path) -> None:
     )
 
 
+def write_checkpoint(folder: Path) -> None:
+    """Writes the texts of "own", and a GPT-2 with random weights and a tokenizer of these texts.
+
+    Both are written as save_pretrained of Transformers does, since the package is not among those of the core.
+    """
+    write_texts(folder)
+    checkpoint = folder / "checkpoint"
+    checkpoint.mkdir(exist_ok=True)
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel()
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=512, initial_alphabet=sorted(alphabet), show_progress=False
+    )
+    texts = [path.read_text(encoding="utf-8") for path in sorted((folder / "texts").iterdir())]
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.save(str(checkpoint / "tokenizer.json"))
+    layers, width, positions, vocabulary = 2, 64, 128, tokenizer.get_vocab_size()
+    config = {"model_type": "gpt2", "n_layer": layers, "n_embd": width, "n_head": 2}
+    config |= {"n_positions": positions, "vocab_size": vocabulary}
+    (checkpoint / "config.json").write_text(json.dumps(config))
+    shapes: dict[str, tuple[int, ...]] = {
+        "wte.weight": (vocabulary, width),
+        "wpe.weight": (positions, width),
+    }
+    norms = ["ln_f"]
+    for i in range(layers):
+        norms += [f"h.{i}.ln_1", f"h.{i}.ln_2"]
+        for name, inputs, outputs in (
+            ("attn.c_attn", 1, 3),
+            ("attn.c_proj", 1, 1),
+            ("mlp.c_fc", 1, 4),
+            ("mlp.c_proj", 4, 1),
+        ):
+            shapes[f"h.{i}.{name}.weight"] = (inputs * width, outputs * width)
+            shapes[f"h.{i}.{name}.bias"] = (outputs * width,)
+    rng = np.random.default_rng(0)
+    tensors = {name: rng.normal(0, 0.02, shape) for name, shape in shapes.items()}
+    for name in norms:
+        tensors |= {f"{name}.weight": np.ones(width), f"{name}.bias": np.zeros(width)}
+    safetensors.numpy.save_file(
+        {f"transformer.{name}": array.astype(np.float32) for name, array in tensors.items()},
+        checkpoint / "model.safetensors",
+    )
+
+
 STANDARD = (
     Standard("quickstart", _run("quickstart.py"), is_quick=True),
     Standard("own", _run("own.py:INPUTS/texts"), write_texts, is_quick=True),
@@ -101,6 +152,18 @@ STANDARD = (
         "import",
         (("import", "INPUTS/nine.npz", "--subset=exact"), ("attack",), ("report",)),
         write_losses,
+        is_quick=True,
+    ),
+    Standard(
+        "finetune",
+        (
+            (
+                "run",
+                f"--config={ROOT / 'configs' / 'finetune.py'}:INPUTS/checkpoint,INPUTS/texts",
+                "--config.optimizer.peak_learning_rate=2e-3",
+            ),
+        ),
+        write_checkpoint,
         is_quick=True,
     ),
     Standard("canaries", _run("canaries.py:cpu"), is_quick=True),

@@ -43,8 +43,8 @@ def test_every_config_exists_and_is_valid(
     ]
     loaded = {arg: [c for _, c in load.load_sweep(arg)] for arg in configs}
     assert [Path(arg.partition(":")[0]).name for arg in loaded] == [
-        *("quickstart.py", "own.py", "canaries.py", "reliability.py", "mace.py"),
-        *("privacyguard.py", "causal.py", "strongmia_open.py", "strongmia.py"),
+        *("quickstart.py", "own.py", "finetune.py", "canaries.py", "reliability.py"),
+        *("mace.py", "privacyguard.py", "causal.py", "strongmia_open.py", "strongmia.py"),
     ]
     assert [p for recipes in loaded.values() for c in recipes for p in problems(c)] == []
     [own] = next(recipes for arg, recipes in loaded.items() if "own.py" in arg)
@@ -148,11 +148,12 @@ def test_only_commands_that_ran_whole_have_minutes(tmp_path: Path, monkeypatch: 
         "lm-mia import nine.npz --subset=exact",
         "lm-mia attack",
         "lm-mia report",
+        "lm-mia run --config=configs/finetune.py:checkpoint,texts --config.optimizer.peak_learning_rate=2e-3",
         "lm-mia run --config=configs/canaries.py:cpu",
         "lm-mia run --config=configs/reliability.py:cpu",
         "lm-mia run --config=configs/mace.py:cpu",
     ]
-    assert [bool(row["minutes"]) for row in rows] == [True] * 7 + [False]
+    assert [bool(row["minutes"]) for row in rows] == [True] * 8 + [False]
     assert {row["commit"] for row in rows} == {"c0ffee"}
 
     # What was interrupted has no minutes after it has continued; the rows of finished commands stay.
@@ -161,11 +162,11 @@ def test_only_commands_that_ran_whole_have_minutes(tmp_path: Path, monkeypatch: 
     (folder / "causal").mkdir()  # made by something else
     assert standard_workdirs.main([str(folder)]) == 0
     continued = rows_of(folder)
-    assert continued[:8] == rows
-    assert [row["workdir"] for row in continued[8:]] == [
+    assert continued[:9] == rows
+    assert [row["workdir"] for row in continued[9:]] == [
         *("privacyguard", "strongmia_open", "strongmia"),
     ]
-    assert all(row["minutes"] and row["commit"] == "later" for row in continued[8:])
+    assert all(row["minutes"] and row["commit"] == "later" for row in continued[9:])
 
     # A workdir that is made again from nothing has new rows.
     (folder / "reliability").rmdir()
