@@ -19,8 +19,8 @@ QUESTION = "Can an attacker tell which texts were in the training data?"
 FEWEST_NONMEMBERS = 100
 """With fewer non-members, even a rate of 10 per 100 allows fewer than 10 false alarms."""
 FEWEST_HITS = 10
-_LOWEST_RATE = 0.01
-"""The lowest rate that is chosen by rule; above it, the sentences say what it needs, and how to ask for it."""
+_RATES = (0.01, 0.05, 0.1)
+"""The rates among which the rule chooses; the sentences say what the next lower one needs, and how to ask for it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,17 +127,19 @@ def answer(
         lead.append(_without_interval(found, rate_flag))
     lead.append(_after_retraining(found))
     # A higher rate than that of the rule was asked for, and needs no reason.
-    if _LOWEST_RATE < rate <= automatic_focus_fpr(found.nonmembers):
-        needed = stats.nonmembers_needed(_LOWEST_RATE) * 10
+    if _RATES[0] < rate <= automatic_focus_fpr(found.nonmembers):
+        lower = max(fpr for fpr in _RATES if fpr < rate)
+        needed = stats.nonmembers_needed(lower) * 10
         lead.append(
             Markup(
-                '<span class="muted">By default, a rate must allow 10 false alarms: 1 per 100 needs {}, and there are '
+                '<span class="muted">By default, a rate must allow 10 false alarms: {} per 100 needs {}, and there are '
                 "{}. <code>{}={:g}</code> asks for it.</span>"
             ).format(
+                numbers.rate(lower),
                 plural(needed, "non-member"),
                 numbers.count(found.nonmembers),
                 rate_flag,
-                _LOWEST_RATE,
+                lower,
             )
         )
     return Answer(tuple(lead), has_hits=True)

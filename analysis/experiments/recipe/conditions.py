@@ -140,8 +140,9 @@ def section(recipe: RecipeResults, strength: Strength) -> document.Section:
     groups = [group for group in groups if group.rows]
     caption = (
         f"At {numbers.false_alarms(strength.fpr)} unless stated. Lines: 95 % intervals. Ticks: single models. Not "
-        "varied in this run: model size, epochs, number of texts; a config with a sweep compares them."
+        "varied in this run: model size, epochs, number of texts"
     )
+    caption += "." if recipe.is_imported else "; a config with a sweep compares them."
     figure = document.Figure(charts.dot_rows(head, groups, key="change"), caption)
     blocks = (_sentences(strength, groups, predicted, by_text), figure)
     return document.Section(

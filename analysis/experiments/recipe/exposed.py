@@ -399,7 +399,8 @@ def _summary(recipe: RecipeResults, strength: Strength, table: pd.DataFrame) -> 
         )
         if trainings > 1:
             sentences.append(f"The list is that of the first of the {trainings} attacked models.")
-    length = longest_list(recipe.view.table(EXPOSED.file), _WRONG_SHARE)
+    exposed = recipe.view.table(EXPOSED.file)
+    length = longest_list(exposed, _WRONG_SHARE)
     if length:
         sentences.append(
             f"Of the {length:,} members with the highest scores, at most {100 * _WRONG_SHARE:.0f} % are expected to "
@@ -407,8 +408,8 @@ def _summary(recipe: RecipeResults, strength: Strength, table: pd.DataFrame) -> 
         )
     else:
         sentences.append(
-            f"Even of the members with the highest scores, more than {100 * _WRONG_SHARE:.0f} % are expected to be "
-            "there by chance, not by training."
+            f"Even of the members with the highest scores, {100 * exposed['wrong_share'].min():.0f} % are expected to "
+            "be there by chance, not by training."
         )
     if strength.has_replicas:
         sentences.append("Another training reorders similar scores.")

@@ -148,15 +148,17 @@ def test_less_than_guessing_is_no_attack():
 
 
 @pytest.mark.parametrize(("fpr", "nonmembers"), [(0.05, 200), (0.05, 999), (0.1, 100), (0.1, 199)])
-def test_a_rate_above_one_says_what_the_lowest_one_needs(fpr: float, nonmembers: int):
+def test_a_rate_above_one_says_what_the_next_lower_one_needs(fpr: float, nonmembers: int):
     found = findings(fpr=fpr, nonmembers=nonmembers)
     first, second, third = (str(Markup(part).striptags()) for part in answer.answer(found).lead)
     rate = f"{100 * fpr:.0f}"
     assert numbers_of(first) == ["100", "25", "18", "32", rate, "100", rate]
     assert numbers_of(second) == ["25", "46", "41", "51"]
-    assert numbers_of(third) == ["10", "1", "100", "1,000", str(nonmembers), "0.01"]
-    assert "--config.attack.focus_fpr=0.01" in third
-    assert "--fprs=0.01" in answer.answer(found, rate_flag="--fprs").text
+    lower, needed = {0.05: ("0.01", "1,000"), 0.1: ("0.05", "200")}[fpr]
+    per_100 = f"{100 * float(lower):.0f}"
+    assert numbers_of(third) == ["10", per_100, "100", needed, str(nonmembers), lower]
+    assert f"--config.attack.focus_fpr={lower}" in third
+    assert f"--fprs={lower}" in answer.answer(found, rate_flag="--fprs").text
 
 
 @pytest.mark.parametrize(("fpr", "nonmembers"), [(0.05, 1000), (0.1, 200), (0.1, 5000), (0.2, 150)])
