@@ -352,7 +352,7 @@ class TransformerLM(nn.Module):
     - ``attention_class``, ``mlp_class``: modules to use instead of `SelfAttention` and `Mlp`. They are constructed
       and called with the same arguments, and their dense weights should be called "kernel", since weights of that
       name are converted to the dtype of activations once per step.
-    - ``norm``: returns a normalization for a config and a name, instead of `layernorm`.
+    - ``norm``: a function ``norm(config, name=None)`` that returns a normalization, instead of `layernorm`.
     - `embed` of a subclass computes the input of the first block, and `output_embedding` returns the VxD array from
       which `logits` are computed.
     - `activation_numbers` of a subclass returns what its memory estimate needs.
