@@ -581,7 +581,10 @@ def _pairs(c: Config) -> Broken:
     for field in ("attack.references", "attack.targets"):
         if c.train.subset == "balanced" and get(c, field) % 2:
             rule = f"must be even for {design}, where references come in pairs"
-            yield field, rule, f"give {get(c, field) - 1} or {get(c, field) + 1}"
+            remedy = f"give {get(c, field) - 1} or {get(c, field) + 1}"
+            if field == "attack.references" and get(c, field) < _fewest_references(c):
+                remedy = f"give {_fewest_references(c)}"
+            yield field, rule, remedy
 
 
 def _fewest_references(c: Config) -> int:
