@@ -453,10 +453,13 @@ def _of_commit(commit: str) -> str:
 
 
 def _interval(claim: Mapping[str, str]) -> str:
+    """Returns what the number of a claim is, with its rate and unit, and its interval; "" if there is none."""
     if "" in (claim["value"], claim["low"], claim["high"]):
         return ""
     value, low, high = (float(claim[name]) for name in ("value", "low", "high"))
-    return f"{value:.3g} ({low:.3g} to {high:.3g})"
+    # The finding begins with QUANTITY: VALUE, 95% interval LOW to HIGH.
+    quantity = claim["finding"].partition(", 95% interval")[0].rpartition(": ")[0]
+    return f"{quantity + ': ' if quantity else ''}{value:.3g} ({low:.3g} to {high:.3g})"
 
 
 def _p_value(text: str) -> str:

@@ -80,3 +80,18 @@ def test_the_config_states_the_cost_of_all_figures(figures_page: ModuleType, pap
 def test_costs_in_words(figures_page: ModuleType, setting: str, flops: float, expected: str):
     needed = figures_page.Cost(names=("main",), recipes=1, models=1, flops=flops, of_recipes="")
     assert figures_page.format_cost(setting, needed) == expected
+
+
+@pytest.mark.parametrize(
+    ("finding", "expected"),
+    [
+        (
+            "Top-k: share: 0.25, 95% interval 0.1 to 0.4 over 8; B: 1.0, 95% interval",
+            "Top-k: share: ",
+        ),
+        ("", ""),
+    ],
+)
+def test_numbers_of_claims_say_what_they_are(figures_page: ModuleType, finding: str, expected: str):
+    claim = {"value": "0.25", "low": "0.1", "high": "0.4", "finding": finding}
+    assert figures_page._interval(claim) == f"{expected}0.25 (0.1 to 0.4)"
