@@ -1,5 +1,6 @@
 """Formats numbers and names for readers: counts, percentages, means with standard deviations, attacks, model sizes."""
 
+import decimal
 import math
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,13 @@ def needs_nonmembers(fpr: float) -> str:
     from lm_mia import stats  # loads for a second, and few readers need it
 
     return f"needs {plural(stats.nonmembers_needed(fpr), 'non-member')}"
+
+
+def lower_bound(epsilon: float) -> str:
+    """Formats a lower bound, rounded down: 2.669 -> "2.66"; below 0.01, one significant digit: 0.0048 -> "0.004"."""
+    exact = decimal.Decimal(str(epsilon))
+    digits = max(2, -exact.adjusted()) if exact else 2
+    return f"{exact.quantize(decimal.Decimal(1).scaleb(-digits), decimal.ROUND_FLOOR):f}"
 
 
 def plus_minus(mean: float, std: float, digits: int = 3) -> str:

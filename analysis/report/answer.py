@@ -8,7 +8,7 @@ import math
 
 from markupsafe import Markup
 
-from analysis.formatting import MIN_HEADLINE_REPLICAS
+from analysis.formatting import MIN_HEADLINE_REPLICAS, lower_bound
 from analysis.report import charts, numbers
 from analysis.report.numbers import FRACTION, PER_100, Estimate, Unit
 from lm_mia import stats
@@ -235,8 +235,8 @@ def _with_epsilon(sentence: Markup, epsilon: Epsilon | None) -> Markup:
             + sentence
         )
     return (
-        Markup("<b>The model reveals at least ε {:.1f}</b> ({:g} %, δ {:g}). ").format(
-            epsilon.bound, 100 * epsilon.confidence, epsilon.delta
+        Markup("<b>The model reveals at least ε {}</b> ({:g} %, δ {:g}). ").format(
+            lower_bound(epsilon.bound), 100 * epsilon.confidence, epsilon.delta
         )
         + sentence
     )

@@ -11,7 +11,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from analysis import provenance
-from analysis.formatting import needs_nonmembers, percent
+from analysis.formatting import lower_bound, needs_nonmembers, percent
 from analysis.report import answer, audit_causal, charts, document, numbers
 from analysis.report.numbers import FRACTION, Estimate
 from analysis.report.strength import first_of_families
@@ -532,9 +532,7 @@ def _privacy(audited: Audited) -> document.Detail:
     if bound is None:
         finding = "No bound on ε: it needs members that were drawn at random before training."
     elif bound.bound > 0:
-        finding = (
-            f"ε is at least {bound.bound:.1f} ({_confidence(audited)} confidence, δ = {delta})."
-        )
+        finding = f"ε is at least {lower_bound(bound.bound)} ({_confidence(audited)} confidence, δ = {delta})."
     else:
         finding = "No leak could be shown: the result fits ε = 0."
     text = Markup(

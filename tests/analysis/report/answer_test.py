@@ -209,8 +209,8 @@ def test_an_auc_that_may_be_above_a_half_is_not_reversed(auc: Estimate):
 
 
 def test_canaries_have_a_bound_on_epsilon():
-    result = answer.answer(FINDINGS, epsilon=Epsilon(1.2345, 1e-5))
-    assert "at least ε 1.2 " in result.text
+    result = answer.answer(FINDINGS, epsilon=Epsilon(1.2389, 1e-5))
+    assert "at least ε 1.23 " in result.text
     assert "1e-05" in result.text
     assert "25 (18 to 32)" in result.text
 

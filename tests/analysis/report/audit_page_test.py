@@ -12,6 +12,7 @@ from markupsafe import Markup
 from report_html import description, lead, row_of
 
 import lm_mia
+from analysis import formatting
 from analysis.report import audit_page, numbers
 from analysis.report.audit_page import Audited
 from analysis.report.document import Table
@@ -149,7 +150,8 @@ def test_bounds_are_claimed_only_where_they_hold(case: tuple[str, Audited, str])
         assert "No bound" in details
         assert "reveals at least" not in lead(html)
     elif name != "models":
-        assert f"at least ε {bounds.iloc[0]:.1f}" in lead(html)
+        assert f"at least ε {formatting.lower_bound(bounds.iloc[0])} " in lead(html)
+        assert f"at least {formatting.lower_bound(bounds.iloc[0])} " in details
     has_guesses = name not in ("given", "sources", "independent")
     assert bool(description(html, "guesses")) == has_guesses
 
