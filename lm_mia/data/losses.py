@@ -211,8 +211,8 @@ def _of_arrays(arrays: Arrays) -> _Models:
             f"{listed(f'{name}_MxN' for name in STATISTICS)}"
         )
     shape = arrays["loss_MxN"].shape
-    sample_lengths = [arrays[columns[key]].shape for key in allowed & {*columns}]
-    _check_shapes(arrays, matrices, sample_lengths)
+    sample_shapes = [arrays[columns[key]].shape for key in allowed & {*columns}]
+    _check_shapes(arrays, matrices, sample_shapes)
     stored = {
         name.removesuffix("_MxN"): arrays[name]
         if arrays[name].read_row
@@ -250,10 +250,11 @@ def _check_shapes(
             f"{arrays[names[0]].label}: has the shape {shape}; it must have one row per model and one column per "
             "sample"
         )
-    check_orientation(arrays.source, names[0], shape, sample_shapes)
     for name in names[1:]:
         if arrays[name].shape != shape:
-            problems.append(other_shape(arrays.source, name, arrays[name].shape, names[0], shape))
+            problems.append(other_shape(arrays, name, arrays[name].shape, names[0], shape))
+    if not problems:
+        check_orientation(arrays.source, names[0], shape, sample_shapes)
     if problems:
         raise UserError("\n".join(problems))
 
@@ -279,15 +280,38 @@ def check_orientation(
 
 
 def other_shape(
-    source: str, name: str, shape: tuple[int, ...], first: str, first_shape: tuple[int, ...]
+    arrays: Arrays, name: str, shape: tuple[int, ...], first: str, first_shape: tuple[int, ...]
 ) -> str:
     """Returns a line about an array whose shape is not that of the first one, and may be its reverse."""
     if shape == first_shape[::-1]:
-        return f"{source}: {name} has the shape {shape}, that of {first} in reverse; save {name}=array.T"
+        transposed = [
+            at
+            for at, of_array in ((name, shape), (first, first_shape))
+            if _is_transposed(arrays, of_array)
+        ]
+        remedy = " or ".join(f"{at}=array.T" for at in transposed or (name, first))
+        return (
+            f"{arrays.source}: {name} has the shape {shape}, and {first} has the shape {first_shape}: one of the two "
+            f"is transposed; a row is a model and a column a sample, so save {remedy}"
+        )
     return (
-        f"{source}: {name} has the shape {shape}, but {first} has the shape {first_shape}; they must be equal, with "
-        "one row per model and one column per sample"
+        f"{arrays.source}: {name} has the shape {shape}, but {first} has the shape {first_shape}; they must be equal, "
+        "with one row per model and one column per sample"
     )
+
+
+def _is_transposed(arrays: Arrays, shape: tuple[int, ...]) -> bool:
+    """Returns whether an array has the shape (samples, models), by what else says how many of these there are.
+
+    With nothing that says it, an array with more rows than columns is transposed if it has few columns.
+    """
+    models = {arrays[name].shape for name in ("name_M", "role_M") if name in arrays}
+    samples = {arrays[name].shape for name in arrays if name.endswith("_N")}
+    rows, columns = shape
+    fits = (rows,) in models or (columns,) in samples
+    if fits or (columns,) in models or (rows,) in samples:
+        return not fits
+    return columns < _FEWEST_SAMPLES and rows > columns
 
 
 def _of_wide_table(arrays: Arrays, roles: Mapping[str, ImportedRole]) -> _Models:

@@ -207,9 +207,9 @@ def _of_arrays(arrays: Arrays, columns: Columns) -> list[ModelScores]:
     # A vector is of one model.
     shape, member_shape = ((1, *arrays[n].shape)[-2:] for n in (score, member))
     sample_shapes = [arrays[name].shape for name in arrays if name.endswith("_N")]
-    check_orientation(source, score, shape, sample_shapes)
     if member_shape not in (shape, (1, shape[1])):  # one row is the membership of all models
-        raise UserError(other_shape(source, member, member_shape, score, shape))
+        raise UserError(other_shape(arrays, member, member_shape, score, shape))
+    check_orientation(source, score, shape, sample_shapes)
     problems: list[str] = []
     score_MxN = collect_errors(problems, lambda: _scores(arrays[score], columns))
     member_MxN = collect_errors(problems, arrays[member].membership)

@@ -1,5 +1,6 @@
 """Losses of models in arrays, wide tables and long tables: what is read, and what is refused."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,24 @@ def test_transposed_arrays_are_one_line(shape: tuple[int, int]):
     # Many models of few samples have a row each, if there is something that says how many samples there are.
     tall = {"loss_MxN": LOSS_MxN.T, "member_MxN": MEMBER_MxN.T, "tokens_N": np.full(4, 9)}
     assert read(tall).num_samples == 4
+
+
+@pytest.mark.parametrize("transposed", ["loss_MxN", "member_MxN"])
+@pytest.mark.parametrize("known", ["name_M", "role_M", "tokens_N", None])
+def test_of_two_orientations_the_wrong_one_is_named(transposed: str, known: str | None):
+    models, samples = 25, 800
+    arrays = {
+        "loss_MxN": np.ones((models, samples)),
+        "member_MxN": np.ones((models, samples), bool),
+    }
+    arrays[transposed] = arrays[transposed].T
+    if known:
+        of_known = {"name_M": [*map(str, range(models))], "role_M": ["reference"] * models}
+        arrays[known] = np.array(of_known.get(known, np.full(samples, 9)))
+    with pytest.raises(UserError, match="is transposed") as error:
+        read(arrays)
+    advised = re.findall(r"(\w+)=array\.T", str(error.value))
+    assert advised == [transposed] if known else {*advised} == {"loss_MxN", "member_MxN"}
 
 
 BOTH = {"target": ("tuned",), "base": "gpt2"}
