@@ -325,7 +325,7 @@ def audit_model(
         "counts": pd.DataFrame([_counts(units)]),
         "groups": _prefixed(units.groups.drop(columns="model", errors="ignore"), named),
     } | {name: _prefixed(frame, named) for name, frame in causal.items()}
-    return frames, [*_notes(units, settings, summary), *causal_notes]
+    return frames, [*_notes(attack, units, settings, summary), *causal_notes]
 
 
 def _counts(units: Units) -> dict[str, Any]:
@@ -379,12 +379,25 @@ def _curves(score_N: np.ndarray, member_N: np.ndarray) -> tuple[pd.DataFrame, pd
     return roc, audit_curves.histogram(score_N[present_N], member_N[present_N])
 
 
-def _notes(units: Units, settings: Settings, summary: Mapping[str, Any]) -> Iterator[str]:
+def _reversal(attack: str, settings: Settings) -> str:
+    """Returns what may be wrong with scores that are lower for members, and the remedy."""
+    inverted = "the flags of membership may be inverted (1 is a member)"
+    if attack != "score":
+        return inverted
+    flag = f"{settings.prefix}lower-is-member"
+    remedy = f"leave {flag} out" if settings.lower_is_member else f"use {flag}"
+    return (
+        f"the scores may be reversed; a larger score must mean more member-like: {remedy}, and save losses in a column "
+        f"named loss; or {inverted}"
+    )
+
+
+def _notes(
+    attack: str, units: Units, settings: Settings, summary: Mapping[str, Any]
+) -> Iterator[str]:
     if summary["auc_high"] < 0.5:
-        yield (
-            # Without the AUC, so that several attacks or models share the sentence.
-            "the AUC is clearly below 0.5: the scores may be reversed; a larger score must mean more member-like"
-        )
+        # Without the AUC, so that several attacks or models share the sentence.
+        yield f"the AUC is clearly below 0.5: {_reversal(attack, settings)}"
     if summary["left_out"]:
         wrong = ", and count as errors in bounds" if settings.membership != "given" else ""
         yield f"scores are missing for {plural(summary['left_out'], units.noun)}; they are left out of rates{wrong}"

@@ -804,3 +804,23 @@ def test_rates_that_need_more_nonmembers_are_missing(tmp_path, capsys):
     frame(model=np.arange(len(MEMBER_N)) % 2).to_csv(path, index=False)
     assert cli.main(["audit", str(path), f"--fprs={low}", "--replicates=5"]) == 0
     assert needed in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("column", "effect", "flags", "remedy"),
+    [
+        ("score", -2, [], "use --lower-is-member.* loss;.* inverted"),
+        ("score", 2, ["--lower-is-member"], "leave --lower-is-member out"),
+        ("loss", 2, [], "inverted"),
+    ],
+)
+def test_an_auc_below_a_half_names_the_remedy(column, effect, flags, remedy, tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    member_N = rng.random(400) < 0.5
+    value_N = 5 + 0.1 * (rng.normal(size=400) + effect * member_N)
+    file = tmp_path / "reversed.csv"
+    pd.DataFrame({column: value_N, "member": member_N.astype(int)}).to_csv(file, index=False)
+    assert cli.main(["audit", str(file), "--replicates=20", *flags]) == 0
+    [note] = [line for line in capsys.readouterr().out.splitlines() if "below 0.5" in line]
+    assert re.search(remedy, note)
+    assert ("lower-is-member" in note) == (column == "score")
