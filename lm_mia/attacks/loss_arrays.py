@@ -1,6 +1,6 @@
 """Attacks on losses that are in memory instead of a score store: the same functions, with the same results.
 
-M: models, N: samples.
+M: models, N: samples, U: users.
 """
 
 import dataclasses
@@ -163,6 +163,29 @@ def describe_design(group: Group) -> list[str]:
             "others, and are left out for it"
         ]
     return []
+
+
+def find_contradictions(
+    group: Group, names: Sequence[str], user_N: np.ndarray | None = None
+) -> list[str]:
+    """Returns clauses about properties in which members differ too much for members that were drawn at random.
+
+    Args:
+      group: the attacked models.
+      names: their names.
+      user_N: the user of each sample, if users were drawn instead of samples, as integers from 0 without gaps.
+    """
+    inputs = group.inputs
+    member_TxN, covariate_NxK = inputs.target_member_TxN2, inputs.covariate_N2xK
+    if user_N is not None:
+        count_U = np.bincount(user_N)
+        member_TxN = np.array([np.bincount(user_N, member_N) > 0 for member_N in member_TxN])
+        covariate_NxK = (
+            np.array([np.bincount(user_N, value_N) / count_U for value_N in covariate_NxK.T])
+            .reshape(-1, count_U.size)
+            .T
+        )
+    return target_warnings.unlike_random(member_TxN, covariate_NxK, names, inputs.covariate_names)
 
 
 def find_warnings(group: Group, names: Sequence[str], *, is_random: bool) -> list[str]:

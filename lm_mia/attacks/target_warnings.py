@@ -9,6 +9,7 @@ T: targets, N: samples, K: covariates, P: columns of the design matrix of a loss
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+import scipy  # its parts are loaded when they are first used
 
 from lm_mia import stats
 from lm_mia.attacks import text_membership
@@ -73,16 +74,7 @@ def unlike_classes(
     """
     sentences = []
     for name, value_N in zip(covariates, np.asarray(covariate_NxK, np.float64).T, strict=True):
-        sd = float(value_N.std())
-        if not sd > 1e-9 * float(np.abs(value_N).max(initial=0.0)):
-            continue
-        difference_T, chance_T = np.zeros(len(member_TxN)), np.full(len(member_TxN), np.inf)
-        for t, member_N in enumerate(member_TxN):
-            members, nonmembers = int(member_N.sum()), int((~member_N).sum())
-            if members and nonmembers:
-                means = value_N[member_N].mean(), value_N[~member_N].mean()
-                difference_T[t] = (means[0] - means[1]) / sd
-                chance_T[t] = _STANDARD_ERRORS * np.sqrt(1 / members + 1 / nonmembers)
+        difference_T, chance_T = _differences(member_TxN, value_N)
         differs_T = np.abs(difference_T) > np.maximum(_MIN_DIFFERENCE, chance_T)
         if differs_T.any():
             who, _ = _who(targets, differs_T)
@@ -91,6 +83,44 @@ def unlike_classes(
                 f"{np.abs(difference_T[differs_T]).max():.2f} standard deviations, {_DOUBT}"
             )
     return sentences
+
+
+def unlike_random(
+    member_TxN: np.ndarray,
+    covariate_NxK: np.ndarray,
+    targets: Sequence[str],
+    covariates: Sequence[str],
+) -> list[str]:
+    """Returns a clause for each covariate in which members differ as those drawn at random practically never do.
+
+    Ranks are compared instead of values, since a few extreme values may well be on one side by chance.
+    """
+    clauses = []
+    for name, value_N in zip(covariates, np.asarray(covariate_NxK, np.float64).T, strict=True):
+        difference_T, chance_T = _differences(member_TxN, scipy.stats.rankdata(value_N))
+        differs_T = np.abs(difference_T) > chance_T
+        if differs_T.any():
+            who, _ = _who(targets, differs_T)
+            clauses.append(f"members and non-members of {who} differ in {name}")
+    return clauses
+
+
+def _differences(member_TxN: np.ndarray, value_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns difference_T of the means of members and non-members, and chance_T, which it rarely exceeds by chance.
+
+    Both are in standard deviations of the values; values that are all equal do not differ.
+    """
+    difference_T, chance_T = np.zeros(len(member_TxN)), np.full(len(member_TxN), np.inf)
+    sd = float(value_N.std())
+    if not sd > 1e-9 * float(np.abs(value_N).max(initial=0.0)):
+        return difference_T, chance_T
+    for t, member_N in enumerate(member_TxN):
+        members, nonmembers = int(member_N.sum()), int((~member_N).sum())
+        if members and nonmembers:
+            means = value_N[member_N].mean(), value_N[~member_N].mean()
+            difference_T[t] = (means[0] - means[1]) / sd
+            chance_T[t] = _STANDARD_ERRORS * np.sqrt(1 / members + 1 / nonmembers)
+    return difference_T, chance_T
 
 
 def unlike_texts(inputs: AttackInputs, population: Population) -> list[str]:

@@ -312,6 +312,14 @@ def _audit_losses(
     with tempfile.TemporaryDirectory(prefix="lm-mia-audit-") as folder:
         for group in groups:
             names = [name_of[str(model)] for model in group.inputs.targets]
+            if settings.membership in ("coins", "half") and (
+                clauses := loss_arrays.find_contradictions(group, names, given.user_N)
+            ):
+                raise UserError(
+                    f"{settings.prefix}membership={settings.membership}: in {source}, {' and '.join(clauses)}, which "
+                    "practically never happens if members were drawn at random: bounds on epsilon would not be valid; "
+                    f"use {settings.prefix}membership=given"
+                )
             notes += loss_arrays.describe_design(group)
             notes += loss_arrays.find_warnings(
                 group, names, is_random=settings.membership != "given"

@@ -77,6 +77,24 @@ def test_members_that_are_unlike_non_members_are_named():
     assert not target_warnings.unlike_classes(unlike_N[None], constant_Nx1, ["a"], ["length"])
 
 
+def test_members_that_were_drawn_at_random_do_not_differ():
+    rng = np.random.default_rng(3)
+    value_Nx1 = rng.normal(size=(N, 1))
+    random_N, longer_N = rng.random(N) < 0.5, value_Nx1[:, 0] + rng.normal(size=N) > 0
+    assert not target_warnings.unlike_random(random_N[None], value_Nx1, ["a"], ["length"])
+    [clause] = target_warnings.unlike_random(
+        np.stack([random_N, longer_N]), value_Nx1, ["a", "b"], ["length"]
+    )
+    assert "1 of 2 targets (b) " in clause
+    assert clause.endswith(" length")
+    # One of ten members has an extreme value, by chance.
+    few_N = np.arange(N) < 10
+    extreme_Nx1 = np.where(np.arange(N) == 0, 1e6, rng.random(N))[:, None]
+    assert target_warnings.unlike_classes(few_N[None], extreme_Nx1, ["a"], ["length"])
+    assert not target_warnings.unlike_random(few_N[None], extreme_Nx1, ["a"], ["length"])
+    assert not target_warnings.unlike_random(few_N[None], np.ones((N, 1)), ["a"], ["length"])
+
+
 @pytest.mark.parametrize("has_tokens", [True, False])
 def test_covariates_have_names_in_words(has_tokens: bool):
     columns = {"tokens": np.array([2.0, 3]) if has_tokens else np.full(2, np.nan)}

@@ -116,3 +116,43 @@ def test_both_ways_give_the_same_numbers(
     for fpr, low, high in points[["fpr", "low", "high"]].to_numpy().tolist():
         of_rate = ends.loc[f"tpr_at_{fpr:g}"]
         assert (of_rate["low"], of_rate["high"]) == (low, high)
+
+
+def lengths(*, differ: bool) -> pd.DataFrame:
+    """Returns the losses of one model, with the lengths of 50 texts of each of 12 users."""
+    rng = np.random.default_rng(5)
+    user_N = np.repeat(np.arange(12), 50)
+    member_N = rng.random(user_N.size) < 0.5
+    tokens_N = rng.integers(20, 100, user_N.size) + 200 * member_N * differ
+    loss_N = 3 + rng.normal(0, 0.3, user_N.size) - 0.4 * member_N
+    return pd.DataFrame(
+        {"loss": loss_N, "member": member_N.astype(int), "tokens": tokens_N, "person": user_N}
+    )
+
+
+@pytest.mark.parametrize("membership", ["coins", "half"])
+def test_members_that_differ_in_length_were_not_drawn_at_random(
+    membership: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    file, flag = tmp_path / "losses.csv", f"--membership={membership}"
+    lengths(differ=True).to_csv(file, index=False)
+    assert cli.main(["audit", str(file), flag, "--replicates=20"]) == 2
+    out, message = capsys.readouterr()
+    assert "lower bound" not in out
+    assert flag in message
+    assert "length in tokens" in message
+    assert cli.main(["audit", str(file), "--replicates=20"]) == 0
+    assert "length in tokens" in capsys.readouterr().out
+    lengths(differ=False).to_csv(file, index=False)
+    assert cli.main(["audit", str(file), flag, "--replicates=20"]) == 0
+    assert "lower bound" in capsys.readouterr().out
+
+
+def test_users_that_were_drawn_at_random_may_write_texts_of_their_own_length():
+    samples = lengths(differ=False)
+    samples["member"] = (samples["person"] % 3 == 0).astype(int)
+    samples["tokens"] += 60 * samples["person"].isin([0, 1, 3, 6])
+    with pytest.raises(UserError, match="length in tokens"):
+        lm_mia.audit(samples, membership="half", replicates=20)
+    result = lm_mia.audit(samples, user="person", membership="half", replicates=20)
+    assert result.epsilon["is_bound"].any()
