@@ -370,8 +370,8 @@ def _of_long_table(arrays: Arrays) -> _Models:
     source, rows = arrays.source, arrays.num_rows
     if "member" not in arrays:
         raise UserError(
-            f"{source}: no column 'member' among {listed(map(repr, arrays))}; a table with one row per model and "
-            "sample needs the columns model, id, loss and member"
+            f"{source}: no column 'member' among {listed(map(repr, arrays))}; a table with one row per "
+            "sample needs the columns loss and member, and with several models also model and id"
         )
     if not rows:
         raise UserError(f"{source}: has no rows; save one row per model and sample")
