@@ -73,6 +73,7 @@ def answer(
     epsilon: Epsilon | None = None,
     so_far: bool = False,
     rate_flag: str = "--config.attack.focus_fpr",
+    has_references: bool = True,
 ) -> Answer:
     """Returns the sentences.
 
@@ -81,6 +82,7 @@ def answer(
       epsilon: the bound on epsilon of a model with canaries.
       so_far: whether models are still being made, so that the numbers will change.
       rate_flag: the flag that sets the false positive rate.
+      has_references: whether the attack uses references, of which there could be more.
     """
     auc, rate = found.auc, found.fpr
     if found.nonmembers < FEWEST_NONMEMBERS or not found.found.is_known:
@@ -107,10 +109,11 @@ def answer(
             first += Markup(" Over all rates it is better than guessing: AUC {}.").format(
                 _number(auc, FRACTION)
             )
+        more = ", or one with more references," if has_references else ""
         second = Markup(
-            '<span class="muted">So there are no decisions whose survival could be judged. A stronger attack, or one '
-            "with more references, may find more.</span>"
-        )
+            '<span class="muted">So there are no decisions whose survival could be judged. A stronger attack{} may '
+            "find more.</span>"
+        ).format(more)
         return Answer((_with_epsilon(first, epsilon), second), has_hits=False)
     if found.found.value * found.members < FEWEST_HITS:
         return Answer((_too_few(found, so_far),), has_hits=False, has_number=False)

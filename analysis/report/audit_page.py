@@ -18,7 +18,7 @@ from analysis.report.strength import first_of_families
 from lm_mia.atomic import write_atomically
 from lm_mia.attacks.headline import headline_fpr
 from lm_mia.attacks.privacy_bounds import is_capped
-from lm_mia.attacks.registry import attack_name
+from lm_mia.attacks.registry import ATTACKS, attack_name
 from lm_mia.printing import plural
 
 PAGE = "audit.html"
@@ -57,6 +57,11 @@ class Audited:
     def headline(self) -> str:
         """The attack of the first sentence, which was chosen before the results: the first one."""
         return self.attacks[0]
+
+    @property
+    def has_references(self) -> bool:
+        """Whether some attack uses references; what made the scores of a file is not known."""
+        return any(name in ATTACKS and ATTACKS[name].uses_references for name in self.attacks)
 
     @property
     def models(self) -> list[str]:
@@ -131,7 +136,12 @@ def _answer(audited: Audited) -> answer.Answer:
         return audit_causal.answer_of(audited.tables["causal"], audited.fpr)
     if len(audited.models) > 1:
         return _answer_of_models(audited)
-    return answer.answer(_findings(audited), epsilon=_epsilon(audited), rate_flag="--fprs")
+    return answer.answer(
+        _findings(audited),
+        epsilon=_epsilon(audited),
+        rate_flag="--fprs",
+        has_references=audited.has_references,
+    )
 
 
 def _findings(audited: Audited) -> answer.Findings:
