@@ -17,7 +17,7 @@ from analysis.report.numbers import FRACTION, Estimate
 from analysis.report.strength import first_of_families
 from lm_mia.atomic import write_atomically
 from lm_mia.attacks.headline import headline_fpr
-from lm_mia.attacks.privacy_bounds import is_capped
+from lm_mia.attacks.privacy_bounds import is_capped, is_of_pairs
 from lm_mia.attacks.registry import ATTACKS, attack_name
 from lm_mia.printing import plural
 
@@ -568,7 +568,7 @@ def _privacy(audited: Audited) -> document.Detail:
                 _epsilon_cell(row),
                 "yes" if row["is_bound"] else "no",
                 numbers.fraction(Estimate(float(row["ceiling"]))),
-                *(numbers.MISSING if pd.isna(row[n]) else f"{int(row[n]):,}" for n in names),
+                *(_count(row, name) for name in names),
                 numbers.fraction(Estimate(float(row["mu"]))),
             ),
             is_headline=bool(row["is_bound"]),
@@ -580,6 +580,14 @@ def _privacy(audited: Audited) -> document.Detail:
     blocks += [*_guesses(audited)]
     blocks.append(document.Table(caption, columns, tuple(rows)))
     return document.Detail("Differential privacy", finding, tuple(blocks), "d-privacy")
+
+
+def _count(row: Mapping[Any, Any], name: str) -> str:
+    """Returns the number of canaries, guesses or correct guesses; a canary may be a pair of samples."""
+    if pd.isna(row[name]):
+        return numbers.MISSING
+    count = int(row[name])
+    return plural(count, "pair") if name == "canaries" and is_of_pairs(row) else f"{count:,}"
 
 
 def _epsilon_cell(row: Mapping[Any, Any]) -> Markup:

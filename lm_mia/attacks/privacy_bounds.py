@@ -128,6 +128,11 @@ def is_capped(row: Mapping[Any, Any], end: str = "epsilon") -> bool:
     return str(row["method"]).startswith("estimate") and bool(row[end] >= row["ceiling"])
 
 
+def is_of_pairs(row: Mapping[Any, Any]) -> bool:
+    """Returns whether the canaries of a bound in a row of audit.csv are pairs of a member and a non-member."""
+    return str(row["method"]).startswith("one_run") and row["adjacency"] == "replace_one"
+
+
 def bound_rows(
     bound: stats.OneRunBound, delta: float, confidence: float, left_out: int
 ) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ import rich.box
 from rich.table import Table
 
 from lm_mia.attacks.headline import headline_fpr
-from lm_mia.attacks.privacy_bounds import is_capped
+from lm_mia.attacks.privacy_bounds import is_capped, is_of_pairs
 from lm_mia.audits.audit import Audit
 from lm_mia.audits.causal_table import causal_table, needs_nonmembers, overlap_line
 from lm_mia.printing import plural, print_table
@@ -125,7 +125,8 @@ def _evidence(row: Any, members: int) -> str:
     ceiling = f"ceiling {row['ceiling']:.3g}"
     if pd.isna(row["guesses"]):
         return f"{ceiling}, {row['canaries']:,} trials"
-    return f"{ceiling}, {row['correct']:,} of {row['guesses']:,} guesses correct"
+    pairs = f" about {plural(int(row['canaries']), 'pair')}" if is_of_pairs(row) else ""
+    return f"{ceiling}, {row['correct']:,} of {row['guesses']:,} guesses{pairs} correct"
 
 
 def _several(result: Audit) -> Table:

@@ -820,3 +820,25 @@ def test_an_auc_below_a_half_names_the_remedy(column, effect, flags, remedy, tmp
     [note] = [line for line in capsys.readouterr().out.splitlines() if "below 0.5" in line]
     assert re.search(remedy, note)
     assert ("lower-is-member" in note) == (column == "score")
+
+
+@pytest.mark.parametrize("membership", ["coins", "half"])
+def test_guesses_about_pairs_are_called_so(membership, tmp_path, capsys):
+    member_N = np.random.default_rng(0).random(400) < 0.5
+    score_N = np.random.default_rng(1).normal(size=400) + member_N
+    file = tmp_path / "scores.csv"
+    pd.DataFrame({"score": score_N, "member": member_N.astype(int)}).to_csv(file, index=False)
+    flags = [f"--membership={membership}", "--replicates=20"]
+    assert cli.main(["audit", str(file), *flags]) == 0
+    out = capsys.readouterr().out
+    pairs = min(member_N.sum(), (~member_N).sum())
+    assert (f"guesses about {pairs} pairs correct" in out) == (membership == "half")
+
+
+def test_one_model_needs_a_loss_and_its_membership_only():
+    rng = np.random.default_rng(0)
+    member_N = rng.random(200) < 0.5
+    table = pd.DataFrame({"loss": rng.normal(5, 0.3, 200), "member": member_N})
+    assert {*lm_mia.audit(table, replicates=5).summary["attack"]} == {"loss"}
+    with pytest.raises(UserError, match="columns loss and member, and with several models"):
+        lm_mia.audit(table[["loss"]], replicates=5)

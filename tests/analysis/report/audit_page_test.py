@@ -156,6 +156,33 @@ def test_bounds_are_claimed_only_where_they_hold(case: tuple[str, Audited, str])
     assert bool(description(html, "guesses")) == has_guesses
 
 
+def test_canaries_of_a_random_half_are_pairs(case: tuple[str, Audited, str]):
+    _, audited, html = case
+    details = html.partition('id="d-privacy"')[2].partition("</details>")[0]
+    table = audited.tables["audit"]
+    pairs = table[table["method"].str.startswith("one_run")]["canaries"]
+    for count in pairs:
+        assert (f"{count:,} pairs" in details) == (audited.membership == "half")
+
+
+def test_a_rate_without_a_tpr_has_no_interval(case: tuple[str, Audited, str]):
+    _, audited, html = case
+    rows = audited.tables["tpr_at_fpr"]
+    rows = rows[rows["tpr"].isna()]
+    assert rows["high"].notna().any()
+    for high in rows["high"].dropna():
+        assert f"0.000 to {high:.3f}" not in html
+
+
+def test_more_references_are_advised_only_if_there_are_some():
+    for attack, is_advised in (("rmia", True), ("loss", False), ("score", False)):
+        tables = {name: frame.assign(attack=attack) for name, frame in invented().tables.items()}
+        tables["tpr_at_fpr"]["low"] = 0.0
+        text = audit_page.sentences(tables, "given")
+        assert "may find more" in text
+        assert ("references" in text) == is_advised
+
+
 def test_all_numbers_are_folded_below(case: tuple[str, Audited, str]):
     _, audited, html = case
     details = html.partition('id="d-numbers"')[2].partition("</details>")[0]
