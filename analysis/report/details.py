@@ -14,12 +14,14 @@ from markupsafe import Markup
 from analysis import io
 from analysis.experiments.recipe import extracted as of_extraction
 from analysis.experiments.recipe import strength as of_strength
+from analysis.formatting import lower_bound
 from analysis.io import RecipeResults
 from analysis.report import charts, document, numbers
 from analysis.report.numbers import Estimate
 from analysis.report.strength import Strength
 from lm_mia import config
 from lm_mia.attacks import registry
+from lm_mia.attacks.privacy_bounds import is_of_pairs
 from lm_mia.attacks.registry import attack_name
 from lm_mia.errors import Unavailable, UserError
 from lm_mia.printing import plural
@@ -265,12 +267,14 @@ def _privacy(recipe: RecipeResults, strength: Strength) -> Iterator[document.Det
     if not rows:
         return
     [row] = rows
-    finding = f"ε is at least {row['epsilon']:.1f} (95 % confidence, δ = {row['delta']:g})."
+    finding = (
+        f"ε is at least {lower_bound(row['epsilon'])} (95 % confidence, δ = {row['delta']:g})."
+    )
     if row["epsilon"] <= 0:
         finding = "No leak could be shown: the guesses fit ε = 0."
     text = (
         f"{int(row['correct']):,} of the {int(row['guesses']):,} most certain guesses about {int(row['canaries']):,} "
-        "samples were right, for the first attacked model."
+        f"{'pairs' if is_of_pairs(row) else 'samples'} were right, for the first attacked model."
     )
     if row["epsilon"] > 0 and row["epsilon"] >= row["ceiling"]:
         text += " No larger bound can follow from so many guesses."

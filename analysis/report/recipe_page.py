@@ -87,7 +87,12 @@ def sentences(recipe: RecipeResults, strength: Strength) -> answer.Answer:
         with contextlib.suppress(UserError):  # a damaged file is named among the details
             for row in of_details.one_run(recipe, strength):
                 epsilon = answer.Epsilon(float(row["epsilon"]), float(row["delta"]))
-    return answer.answer(strength.findings, epsilon=epsilon, so_far=bool(missing_models(recipe)))
+    return answer.answer(
+        strength.findings,
+        epsilon=epsilon,
+        so_far=bool(missing_models(recipe)),
+        has_references=not config.has_no_references(recipe.config),
+    )
 
 
 def missing_models(recipe: RecipeResults) -> str:
