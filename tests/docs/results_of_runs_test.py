@@ -104,7 +104,7 @@ def folder(tmp_path: Path, results: ModuleType, monkeypatch: pytest.MonkeyPatch)
         "high": [0.15, None],
         "over": ["8 targets", None],
         "not_covered": [None, None],
-        "finding": ["AUC: 0.1", "too few"],
+        "finding": ["AUC: 0.1, 95% interval 0.05 to 0.15", "too few"],
     }
     (workdir / "tables").mkdir()
     pd.DataFrame(claims).to_csv(workdir / "tables" / "claims.csv", index=False)
@@ -225,7 +225,7 @@ def test_pages_show_what_the_tables_have(
     monkeypatch.setattr(release_page, "RUNS", tmp_path / "runs.csv")
     results.runs_of(folder, commands).to_csv(release_page.RUNS, index=False, float_format="%.4g")
     section = figures_page._section(FIGURE)
-    assert "| It grows. | supported | 0.1 (0.05 to 0.15) | 0.012 | 0.025 |" in section
+    assert "| It grows. | supported | AUC: 0.1 (0.05 to 0.15) | 0.012 | 0.025 |" in section
     assert r"| It stays, \|Z\| large. | not tested |  |  |  |" in section
     assert "| 0.643 ± 0.017 |" in section
     assert "| 0.1 to 0.2 |" in section
