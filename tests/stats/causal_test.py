@@ -1,4 +1,5 @@
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -338,7 +339,7 @@ def test_clusters_are_drawn_as_a_whole():
     }
     single = stats.causal_intervals(*given, **nuisances, replicates=400)
     times = np.tile(np.arange(900), 4)
-    four = {"log_odds_N": sample.log_odds_N[times]}
+    four: dict[str, Any] = {"log_odds_N": sample.log_odds_N[times]}
     four["outcome"] = stats.OutcomeModel(sample.x_N[times], noise(200))
     repeated = sample.score_N[times], sample.member_N[times], 0.1
     clusters = stats.causal_intervals(*repeated, **four, cluster_N=times, replicates=400)
