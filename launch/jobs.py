@@ -19,6 +19,7 @@ from lm_mia.config import load
 from lm_mia.config.recipe import recipe_hash
 from lm_mia.data import subsets
 from lm_mia.errors import UserError
+from lm_mia.model import flops
 from lm_mia.plan import plan, speed
 from lm_mia.printing import format_duration, print_table
 from lm_mia.run import costs
@@ -171,7 +172,7 @@ def parse_sizes(flags: argparse.Namespace) -> JobSizes:
     """Returns the values of the flags; raises UserError with one line for each invalid flag."""
     problems, chip = [], None
     try:
-        chip = plan.parse_chip(flags.device, flags.mfu)
+        chip = plan.parse_chip(flags.device or _device_of_nodes(flags), flags.mfu)
     except UserError as error:
         problems.append(str(error))
     if flags.models_per_job < 0:
@@ -183,6 +184,25 @@ def parse_sizes(flags: argparse.Namespace) -> JobSizes:
     if problems or chip is None:
         raise UserError("\n".join(problems))
     return JobSizes(chip, flags.models_per_job, flags.job_hours, flags.tokens_per_sample)
+
+
+def _device_of_nodes(flags: argparse.Namespace) -> str | None:
+    """Returns the device that the label of the nodes of a JobSet names; None without a label.
+
+    Raises:
+      UserError: the speed of the device is not known.
+    """
+    for flag in ("tpu_type", "gpu_type"):
+        label = getattr(flags, flag, "")
+        if not label:
+            continue
+        if (name := flops.chip_name(label)) is not None:
+            return name
+        raise UserError(
+            f"--{flag.replace('_', '-')}={label}: the speed of these chips is not known, and with it the number of "
+            "models per job; add --device with the name of a similar one or its dense bfloat16 rate in TFLOP/s"
+        )
+    return None
 
 
 def recipe_cost(recipe: SweepRecipe, sizes: JobSizes, read_workdir: bool = True) -> RecipeCost:

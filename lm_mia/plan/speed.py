@@ -258,7 +258,8 @@ def footnotes(speeds: dict[str, Speed], chip: Chip) -> list[str]:
     source = next(iter(speeds.values())).mfu_source
     reason = {
         "given": "",
-        "measured": ", measured on one such chip (docs/results/accelerators.md; --mfu sets another one)",
+        "measured": " in training, from the nearest sizes that were measured on one such chip, and a measured rate of "
+        "scoring (docs/results/accelerators.md; --mfu sets another one)",
         "roofline": ", not measured: the roofline bound of the compiled program times the share of its bound that an "
         "H100 reaches (--mfu sets a measured MFU)",
         "assumed": ", an assumption, since there is no roofline bound for this chip (--mfu sets a measured MFU)",

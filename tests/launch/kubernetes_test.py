@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from launch import kubernetes
+from launch import jobs, kubernetes
 from launch.kubernetes import PodOptions
 from lm_mia.errors import UserError
 
@@ -92,6 +92,32 @@ def test_flags_give_the_same_options():
     assert parsed("--image=registry/lm_mia:1", *tpu, *volume) == TPU
     gpu = "--gpus=8", "--gpu-type=nvidia-h100-80gb", "--namespace=research"
     assert parsed("--image=registry/lm_mia:1", *gpu, *volume) == GPU
+
+
+def planned_chip(*argv: str) -> str:
+    parser = argparse.ArgumentParser()
+    jobs.add_flags(parser)
+    kubernetes.add_flags(parser)
+    return jobs.parse_sizes(parser.parse_args([*argv])).chip.name
+
+
+@pytest.mark.parametrize(
+    ("argv", "chip"),
+    [
+        (["--tpu-type=tpu-v5-lite-podslice"], "tpu v5e"),
+        (["--tpu-type=tpu-v5p-slice"], "tpu v5p"),
+        (["--tpu-type=tpu-v5p-slice", "--device=tpu v6e"], "tpu v6e"),
+        (["--gpus=8", "--gpu-type=nvidia-a100-80gb"], "a100"),
+        (["--gpus=8"], "h100"),
+    ],
+)
+def test_jobs_are_sized_for_the_chips_of_their_nodes(argv: list[str], chip: str):
+    assert planned_chip(*argv) == chip
+
+
+def test_nodes_of_unknown_speed_need_a_device():
+    with pytest.raises(UserError, match=r"--gpu-type=nvidia-tesla-t4: .*--device"):
+        planned_chip("--gpus=8", "--gpu-type=nvidia-tesla-t4")
 
 
 @pytest.mark.parametrize(
