@@ -19,7 +19,6 @@ from lm_mia.config import load
 from lm_mia.config.recipe import recipe_hash
 from lm_mia.data import subsets
 from lm_mia.errors import UserError
-from lm_mia.model import flops
 from lm_mia.plan import plan, speed
 from lm_mia.printing import format_duration, print_table
 from lm_mia.run import costs
@@ -196,7 +195,7 @@ def _device_of_nodes(flags: argparse.Namespace) -> str | None:
         label = getattr(flags, flag, "")
         if not label:
             continue
-        if (name := flops.chip_name(label)) is not None:
+        if (name := plan.chip_of_nodes(label)) is not None:
             return name
         raise UserError(
             f"--{flag.replace('_', '-')}={label}: the speed of these chips is not known, and with it the number of "

@@ -261,6 +261,11 @@ def parse_chip(device: str | None, mfu: float | None) -> Chip:
     return Chip(name, rate, mfu)
 
 
+def chip_of_nodes(label: str) -> str | None:
+    """Returns the chip that the label of a node names, such as "tpu v5e" of tpu-v5-lite-podslice; None: unknown."""
+    return flops.chip_name(label)
+
+
 def check_tokens(mean: float | None, sweep: Sweep) -> None:
     """Raises UserError if the samples of a recipe cannot have --tokens-per-sample tokens on average."""
     lengths = [recipe.config.population.length_tokens for recipe in sweep.recipes]
