@@ -12,15 +12,13 @@ from analysis.formatting import MIN_HEADLINE_REPLICAS, lower_bound
 from analysis.report import charts, numbers
 from analysis.report.numbers import FRACTION, PER_100, Estimate, Unit
 from lm_mia import stats
-from lm_mia.config import automatic_focus_fpr
+from lm_mia.config import AUTOMATIC_FOCUS_FPRS, automatic_focus_fpr
 from lm_mia.printing import plural
 
 QUESTION = "Can an attacker tell which texts were in the training data?"
 FEWEST_NONMEMBERS = 100
 """With fewer non-members, even a rate of 10 per 100 allows fewer than 10 false alarms."""
 FEWEST_HITS = 10
-_RATES = (0.01, 0.05, 0.1)
-"""The rates among which the rule chooses; the sentences say what the next lower one needs, and how to ask for it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +80,7 @@ def answer(
       epsilon: the bound on epsilon of a model with canaries.
       so_far: whether models are still being made, so that the numbers will change.
       rate_flag: the flag that sets the false positive rate.
-      has_references: whether the attack uses references, of which there could be more.
+      has_references: whether the attack uses references.
     """
     auc, rate = found.auc, found.fpr
     if found.nonmembers < FEWEST_NONMEMBERS or not found.found.is_known:
@@ -130,8 +128,8 @@ def answer(
         lead.append(_without_interval(found, rate_flag))
     lead.append(_after_retraining(found))
     # A higher rate than that of the rule was asked for, and needs no reason.
-    if _RATES[0] < rate <= automatic_focus_fpr(found.nonmembers):
-        lower = max(fpr for fpr in _RATES if fpr < rate)
+    if AUTOMATIC_FOCUS_FPRS[0] < rate <= automatic_focus_fpr(found.nonmembers):
+        lower = max(fpr for fpr in AUTOMATIC_FOCUS_FPRS if fpr < rate)
         needed = stats.nonmembers_needed(lower) * 10
         lead.append(
             Markup(

@@ -277,7 +277,7 @@ def _privacy(recipe: RecipeResults, strength: Strength) -> Iterator[document.Det
         f"{'pairs' if is_of_pairs(row) else 'samples'} were right, for the first attacked model."
     )
     if row["epsilon"] > 0 and row["epsilon"] >= row["ceiling"]:
-        text += " No larger bound can follow from so many guesses."
+        text += " This number of guesses cannot give a larger bound."
     yield document.Detail("Differential privacy", finding, (text, _file(recipe, "audit.csv")))
 
 

@@ -34,6 +34,10 @@ class Estimate:
         """Whether both ends of the interval are known and finite."""
         return self.is_known and math.isfinite(self.low) and math.isfinite(self.high)
 
+    def contains(self, value: float) -> bool:
+        """Returns whether a value lies in the interval; False without one."""
+        return self.has_interval and self.low <= value <= self.high
+
 
 @dataclass(frozen=True)
 class Unit:

@@ -7,6 +7,7 @@ Config files import the dataclasses from here:
 
 from lm_mia.config.fields import number
 from lm_mia.config.schema import (
+    AUTOMATIC_FOCUS_FPRS,
     FEWEST_FOR_LEAVE_ONE_OUT,
     HEAD_WIDTH,
     MODEL_SIZES,
@@ -39,6 +40,7 @@ from lm_mia.config.schema import (
 )
 
 __all__ = [
+    "AUTOMATIC_FOCUS_FPRS",
     "FEWEST_FOR_LEAVE_ONE_OUT",
     "HEAD_WIDTH",
     "MODEL_SIZES",

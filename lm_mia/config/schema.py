@@ -700,12 +700,17 @@ def has_no_references(config: Config) -> bool:
     return (has_targets_only or has_replicas_only) and config.corpus.source == "imported"
 
 
+AUTOMATIC_FOCUS_FPRS = (0.01, 0.05, 0.1)
+"""The rates among which `automatic_focus_fpr` chooses."""
+
+
 def automatic_focus_fpr(nonmembers: int) -> float:
     """Returns the lowest of 0.01, 0.05 and 0.1 at which a number of non-members allows 10 false positives.
 
     It is 0.1 for fewer than 100, which allow fewer.
     """
-    return 0.01 if nonmembers >= 1000 else 0.05 if nonmembers >= 200 else 0.1
+    allowing = (fpr for fpr in AUTOMATIC_FOCUS_FPRS if nonmembers >= round(10 / fpr))
+    return next(allowing, AUTOMATIC_FOCUS_FPRS[-1])
 
 
 def to_dict(config: Config) -> dict[str, Any]:

@@ -248,7 +248,7 @@ def _sentences(
         if not row.models
         and row.found.is_known
         and not row.label.startswith("accepts ")
-        and not _contains(row.found, strength.found.value)
+        and not row.found.contains(strength.found.value)
     ]
     by_distance = sorted(rows, key=lambda row: -abs(row[1] - strength.found.value))
     sentences = []
@@ -259,7 +259,7 @@ def _sentences(
     for references, (estimate, is_predicted) in predicted.items():
         if not is_predicted:
             continue
-        if _contains(estimate, strength.found.value):
+        if estimate.contains(strength.found.value):
             sentences.append(
                 f"More references would not visibly help: {references:,} are predicted to find "
                 f"{numbers.plain(estimate)}."
@@ -275,10 +275,6 @@ def _sentences(
                 f"Texts with {high} are found {row['found']:.1f} times as often as texts with {low}."
             )
     return " ".join(sentences)
-
-
-def _contains(estimate: Estimate, value: float) -> bool:
-    return estimate.has_interval and estimate.low <= value <= estimate.high
 
 
 ATTACK_TABLES = (AttackTable(FOUND_BY_TEXT, found_by_text, of_headline=True),)

@@ -343,7 +343,7 @@ def compared_with_headline(
     difference = strength.minus_headline(attack, "tpr")
     if not difference.has_interval:
         return "unknown"
-    if difference.low <= 0 <= difference.high:
+    if difference.contains(0):
         return "alike"
     return "less" if difference.high < 0 else "more"
 
