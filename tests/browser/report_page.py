@@ -85,6 +85,11 @@ def press(page: webdriver.Chrome, key: str) -> None:
     page.switch_to.active_element.send_keys(key)
 
 
+def wait_for_focus(page: webdriver.Chrome, text: str) -> None:
+    """Waits until the element with a text has the focus: browsers tell the page of a closed dialog a little later."""
+    WebDriverWait(page, 10).until(lambda _: page.switch_to.active_element.text == text)
+
+
 def open_details(page: webdriver.Chrome) -> None:
     page.execute_script(
         "document.querySelectorAll('details').forEach((part) => (part.open = true))"
@@ -245,10 +250,10 @@ def test_reads_samples_with_the_keyboard(page: webdriver.Chrome):
     assert title.text == f"Sample {shown[-2]}"
     press(page, Keys.ESCAPE)
     assert not dialog.is_displayed()
-    assert page.switch_to.active_element.text == shown[-2], "the focus is at the row again"
+    wait_for_focus(page, shown[-2])
     press(page, Keys.ENTER)
     find(page, "dialog .close").click()
-    assert page.switch_to.active_element.text == shown[-2]
+    wait_for_focus(page, shown[-2])
 
 
 def test_losses_of_a_sample_without_references(page: webdriver.Chrome):
