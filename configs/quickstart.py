@@ -5,7 +5,7 @@
 The text is the docstrings of installed packages. 32 references and 16 replicas of one target, each a 2-layer
 transformer with 0.17M parameters, are trained for three epochs on half of 2,048 samples.
 
-Cost: about 2 minutes on 2 cores, 2 GB of memory, 100 MB of disk.
+Cost: about 3 minutes on 2 cores, 2 GB of memory, 100 MB of disk.
 
 Expect these results; they change slightly with the versions of the installed packages, and thus with the text.
 
