@@ -141,9 +141,12 @@ COMPARISON_TABLE = Table(
         **common("recipe"),
         "names": Column("none", "all names of the recipe, separated by spaces"),
         "parameters": Column(
-            "count", "parameters of a model without embeddings, 12 layers width^2"
+            "count", "parameters of a model without embeddings; of the kind gpt, 12 layers width^2"
         ),
-        "samples": Column("count", "training samples of a model: half of the population"),
+        "samples": Column(
+            "count",
+            "training samples of a model: half of the population, or more with `train.canaries`",
+        ),
         "epochs": Column("count", "epochs of training"),
         "attack": Column(
             "none",

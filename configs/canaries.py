@@ -10,9 +10,9 @@ in an audit of one model. docs/how-to/canaries.md explains the results.
 The settings are those of strongmia.py. Cost, by `lm-mia plan --device=h100 --mfu=0.4` (at an MFU that small
 models do not reach):
 
-    paper   146 models   60 hours
+    paper   146 models   47 hours
     gpu     74 models    0.017 hours
-    cpu     42 models    about 4 minutes on 2 cores
+    cpu     42 models    about 3 minutes on 2 cores
 
 docs/figures.md lists what each figure needs, costs and shows, with the verdicts on its claims in the last published run
 at cpu.

@@ -38,7 +38,7 @@ external: true
 
 This page lists the steps from nothing to the tables and figures of StrongMIA with the paper's numbers of models and
 samples. The steps are those that the tests run at a small scale; **no one has run them at this scale with this
-version**. The layers and widths of the paper's models
+version**. The layers and widths of four of the ten sizes
 [are inferred](../departures/strongmia.md). Start with Tables 1 to 6: they
 are the paper's third finding, and the cheapest of its results. This command estimates their cost without a GPU, in a
 second:
@@ -82,12 +82,13 @@ documents would need about 41 GB of memory, and touch SentencePiece's limit of 2
 ## 3. Make the population
 
 ```bash
-lm-mia corpus --config=strongmia:FIGURES,paper --workdir=/shared/strongmia $FLAGS \\
+lm-mia corpus --config=strongmia:fig05,paper --workdir=/shared/strongmia $FLAGS \\
   --from-hf-shards='HF/en/c4-train.*.json.gz'
+lm-mia corpus --config=strongmia:FIGURES,paper --workdir=/shared/strongmia $FLAGS
 ```
 
-The first command converts C4 and takes hours; later ones, for other figures, read the converted copy. One process per
-core tokenizes.
+The first command converts C4 and takes hours; `--from-hf-shards` needs figures of a single recipe, such as Figure 5.
+The second one reads the converted copy, and so do later ones for other figures. One process per core tokenizes.
 
 ## 4. Train and score on the cluster
 

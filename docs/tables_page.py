@@ -21,6 +21,7 @@ from analysis import (
     scaling,
 )
 from analysis.experiments.causal import regression
+from analysis.experiments.open import attack_comparison
 from lm_mia.attacks import exports
 from lm_mia.attacks.declarations import COMMON, Column, Table, common
 from lm_mia.attacks.spec import AttackTable, AttackTableNeed, Study, StudyNeed
@@ -44,6 +45,7 @@ GROUPS = {
     "pooling.csv": "Thresholds for many models",
     "zero_run.csv": "Members and non-members from different sources",
     "variance_components.csv": "Open questions: variance, tokens, numbers of references, recency, groups of texts",
+    "attack_check.csv": "An attack of your own",
 }
 """First table of a group -> heading of the group."""
 ABOUT_GROUPS = {
@@ -63,6 +65,7 @@ def declared() -> tuple[list[AttackTable], list[Study]]:
     needs += [need for name in experiments.MODULES for need in experiments.find(name).reads]
     tables = [need.table for need in needs if isinstance(need, AttackTableNeed)]
     of_studies = [need.study for need in needs if isinstance(need, StudyNeed)]
+    of_studies.append(attack_comparison.STUDY)  # of the experiment of an attack of your own
     return [*dict.fromkeys(tables)], [*dict.fromkeys(of_studies)]
 
 

@@ -123,7 +123,7 @@ def open_arrays(
       losses_are_nats: whether losses are accepted even if they look like sums, perplexities, bits or accuracies.
 
     Returns:
-      The results of the workdir; they have scores, and tables after ``lm-mia attack``.
+      The results of the workdir; they have scores; tables are computed when they are asked for.
 
     Raises:
       UserError: with one line per problem of the arrays, or if the workdir has other losses of this name.
