@@ -48,7 +48,7 @@ MOST_NUMBERS = 12
 SETTINGS = ("paper", "gpu", "cpu")
 MFU = 0.4
 CPU_FLOPS_PER_SECOND = 1e11
-"""Reached by two cores in a run of all figures at cpu, start-up and compilation included."""
+"""About what two cores reach in a run of all figures at cpu, start-up and compilation included: 80e9 to 170e9."""
 COMMAND = "lm-mia run --config=configs/{}.py:{} --workdir=runs/papers"
 PAPERS = {
     "strongmia": "StrongMIA",
@@ -103,8 +103,8 @@ descriptions are the paper's, and our numbers are of the small models in their p
 **How costs are computed.** Models and FLOPs are those of `lm-mia plan`, for training and scoring, with text lengths
 assumed as in C4. The costs at `paper` and `gpu` are hours of one H100 at {mfu:.0%} of its peak; models as small as
 those of `gpu` reach less. The minutes at `cpu` are not measured for each figure: they are the FLOPs divided by
-{cpu_gflops:.0f} GFLOP/s, which two cores reached in training and scoring over a whole run of all figures, start-up and
-compilation included. [Run times](results/run-times.md) has the measured times of all figures together.
+{cpu_gflops:.0f} GFLOP/s, about what two cores reach over a whole run of all figures, start-up and compilation included;
+machines differ by a factor of two. [Run times](results/run-times.md) has the measured times of all figures together.
 """
 
 
