@@ -17,12 +17,15 @@ import pyarrow.parquet as pq
 import pytest
 from slow_model import parameters
 from synthetic_figures import folder
+from synthetic_scores import SMALL, write_scores
 from synthetic_tokens import write_token_tables
 from synthetic_workdir import RECIPE, write_workdir
+from table_case import compute, set_of_study, working
 from unoptimized import without_optimizations
 
 from analysis import comparison, figure_section, io, opening, paper_pages
 from analysis.experiments.causal import regression
+from analysis.experiments.open import attack_comparison
 from lm_mia import config
 from lm_mia.attacks.declarations import expand
 from lm_mia.data.population import PIECE_COLUMNS, SAMPLE_COLUMNS, open_population
@@ -243,11 +246,27 @@ def extracted(
 
 
 @pytest.fixture(scope="module")
+def own_attack(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workdir with the table of the experiment that compares an attack of the user with others."""
+    workdir = tmp_path_factory.mktemp("own_attack")
+    tables = workdir / "recipes" / "compared" / "tables"
+    tables.mkdir(parents=True)
+    c = dataclasses.replace(SMALL, attacks=("loss",))
+    scores = write_scores(tmp_path_factory.mktemp("scores"), c, 200)
+    with working(workdir) as (work, _):
+        study = attack_comparison.STUDY
+        compute(set_of_study(study, scores.store, scores.population, c, work), tables)
+    # Commands export no file of facts of a study that declares none.
+    (tables / "attack_check.json").unlink()
+    return workdir
+
+
+@pytest.fixture(scope="module")
 def written(
-    folder: Path, synthetic: Path, report_tables: Path, extracted: Path
+    folder: Path, synthetic: Path, report_tables: Path, extracted: Path, own_attack: Path
 ) -> dict[str, list[Written]]:
     all_tables: dict[str, list[Written]] = {}
-    for workdir in (folder, synthetic, report_tables, extracted):
+    for workdir in (folder, synthetic, report_tables, extracted, own_attack):
         for name, tables in find_tables(workdir).items():
             all_tables.setdefault(name, []).extend(tables)
     return all_tables
@@ -319,8 +338,16 @@ def test_page_documents_the_score_store(folder: Path):
     [
         ("### `roc.csv`", "### `curves.csv`", "roc.csv: written, but not documented"),
         ("### `roc.csv`", "### `curves.csv`", "curves.csv: documented, but not written"),
-        ("- `shuffles` ", "- `repetitions` ", "shuffled.csv: shuffles is not documented"),
-        ("- `shuffles` ", "- `repetitions` ", "shuffled.csv: repetitions is not written"),
+        (
+            "- `one_run_epsilon_mean`,",
+            "- `epsilon_mean`,",
+            "shuffled.csv: one_run_epsilon_mean is not documented",
+        ),
+        (
+            "- `one_run_epsilon_mean`,",
+            "- `epsilon_mean`,",
+            "shuffled.csv: epsilon_mean is not written",
+        ),
         (
             "- `flip_rate_FPR` ",
             "- `rate_FPR` ",
