@@ -163,17 +163,15 @@ def test_only_commands_that_ran_whole_have_minutes(tmp_path: Path, monkeypatch: 
     assert standard_workdirs.main([str(folder)]) == 0
     continued = rows_of(folder)
     assert continued[:9] == rows
-    assert [row["workdir"] for row in continued[9:]] == [
-        *("reliability", "privacyguard", "strongmia_open", "strongmia"),
-    ]
+    made_later = ["reliability", "privacyguard", "strongmia_open", "strongmia"]
+    assert [row["workdir"] for row in continued[9:]] == made_later
     assert all(row["minutes"] and row["commit"] == "later" for row in continued[9:])
 
     # A workdir that is made again from nothing has new rows.
     (folder / "reliability").rmdir()
     assert standard_workdirs.main([str(folder)]) == 0
-    assert [row["commit"] for row in rows_of(folder) if row["workdir"] == "reliability"] == [
-        *("later", "later", "later"),
-    ]
+    commits = [row["commit"] for row in rows_of(folder) if row["workdir"] == "reliability"]
+    assert commits == ["later"] * 3
     assert all(row["minutes"] for row in rows_of(folder))
 
 
