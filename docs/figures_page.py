@@ -48,7 +48,7 @@ MOST_NUMBERS = 12
 SETTINGS = ("paper", "gpu", "cpu")
 MFU = 0.4
 CPU_FLOPS_PER_SECOND = 1e11
-"""About what two cores reach in a run of all figures at cpu, start-up and compilation included: 80e9 to 170e9."""
+"""About what two cores reach in a run of all figures at cpu, start-up and compilation included: 80e9 to 180e9."""
 COMMAND = "lm-mia run --config=configs/{}.py:{} --workdir=runs/papers"
 PAPERS = {
     "strongmia": "StrongMIA",

@@ -459,8 +459,8 @@ MEMBERSHIP_SCORES_TABLE = Table(
     (
         "Written with the tables of decisions, or for recipes without replicas with the tables of targets. Each row is "
         "a sample, with its scores from each attack of `attack.attacks` with all references. If an attack has more "
-        "than 2^25 scores (targets x samples; 128 MiB), the table has only the scores under the first target, and the "
-        "mean over targets. ATTACK is the name of an attack, and TARGET that of a replica (without "
+        f"than {evaluations.MAX_SCORES:,} scores (targets x samples), the table has only the scores under the first "
+        "target, and the mean over targets. ATTACK is the name of an attack, and TARGET that of a replica (without "
         "replicas, of a target with a training subset of its own) or `mean`."
     ),
     {
