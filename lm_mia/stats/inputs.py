@@ -57,6 +57,12 @@ def check_magnitude(array: np.ndarray, name: str, limit: float = MAX_LOSS) -> No
         )
 
 
+def check_rates(array: np.ndarray, name: str) -> None:
+    """Raises ValueError if a value is outside [0, 1]; NaN is allowed."""
+    if np.any((array < 0) | (array > 1)):
+        raise ValueError(f"{name} must be in [0, 1], or NaN if they are missing")
+
+
 def check_scale(array: np.ndarray, name: str) -> None:
     """Raises ValueError if all values are so small that the squares of their differences would lose digits, or be 0.
 

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from lm_mia.stats import ranking
 from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
 from lm_mia.stats.flips import COIN_FLIP_BIN, VERY_UNSTABLE_BIN, flip_bins, flip_rate
-from lm_mia.stats.inputs import as_counts, as_float64, as_members, check_magnitude
+from lm_mia.stats.inputs import as_counts, as_float64, as_members, check_magnitude, check_rates
 from lm_mia.stats.intervals import check_confidence
 from lm_mia.stats.lira import posterior
 
@@ -174,7 +174,7 @@ def mean_rate_interval(
       a half has too few non-members for its false positive rate.
 
     Raises:
-      ValueError: if confidence is out of range, or if the shapes do not match.
+      ValueError: if confidence is out of range, if the shapes do not match, or if a rate is not from 0 to 1.
 
     Source: Satterthwaite (1946), An approximate distribution of estimates of variance components; McCarthy (1969) for
     the halves.
@@ -190,6 +190,8 @@ def mean_rate_interval(
             f"rates of shape {rate_TxS.shape} and of halves of shape {rate_TxHxS.shape}: must be T x S and "
             f"T x {len(HALVES_HxG)} x S"
         )
+    check_rates(rate_TxS, "rates")
+    check_rates(rate_TxHxS, "rates of halves")
     targets = len(rate_TxS)
     if targets < 2:
         return np.full(rate_TxS.shape[1], np.nan), np.full(rate_TxS.shape[1], np.nan)

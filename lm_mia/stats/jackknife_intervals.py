@@ -27,7 +27,7 @@ import scipy  # its parts are loaded when they are first used
 from numpy.typing import ArrayLike
 
 from lm_mia.stats.array_types import FloatArray
-from lm_mia.stats.inputs import as_float64
+from lm_mia.stats.inputs import as_float64, check_rates
 from lm_mia.stats.intervals import check_confidence
 from lm_mia.stats.jackknife import HALVES_HxG, jackknife_variance
 
@@ -103,7 +103,7 @@ def missed_share(flip_rate_A1xH1: ArrayLike, tpr_A1xH1: ArrayLike) -> FloatArray
       The shares, from 0 to 1; NaN where no member is found, or where a number is missing.
 
     Raises:
-      ValueError: if the shapes do not match.
+      ValueError: if the shapes do not match, or if a number is not from 0 to 1.
 
     Source: StrongMIA, Eq. 10, for the flip rate.
 
@@ -120,6 +120,8 @@ def missed_share(flip_rate_A1xH1: ArrayLike, tpr_A1xH1: ArrayLike) -> FloatArray
         raise ValueError(
             f"flip rates of shape {flip_rate_A1xH1.shape} and TPRs of shape {tpr_A1xH1.shape}: must have the same shape"
         )
+    check_rates(flip_rate_A1xH1, "flip rates")
+    check_rates(tpr_A1xH1, "TPRs")
     found_by_both_1xH1 = tpr_A1xH1[:1] - flip_rate_A1xH1[:1] / 2
     with np.errstate(invalid="ignore", divide="ignore"):
         share_A1xH1 = flip_rate_A1xH1 / (2 * tpr_A1xH1)

@@ -18,7 +18,7 @@ import scipy  # its parts are loaded when they are first used
 from numpy.typing import ArrayLike
 
 from lm_mia.stats.array_types import FloatArray
-from lm_mia.stats.inputs import as_counts, as_float64
+from lm_mia.stats.inputs import as_counts, as_float64, check_rates
 
 _PAIRS_OF_QUARTERS = tuple(itertools.combinations(range(4), 2))
 REFERENCE_SETS_SxQ = np.array(
@@ -131,8 +131,7 @@ def predict_more_references(
             f"values of shape {value_S.shape}: the last axis must have {len(REFERENCE_SETS_SxQ)} values, one for each "
             "set of REFERENCE_SETS_SxQ"
         )
-    if np.any((value_S < 0) | (value_S > 1)):
-        raise ValueError("values: must be from 0 to 1, or NaN")
+    check_rates(value_S, "values")
     if not (0 < 2 * quarter == half and 2 * half <= count):
         raise ValueError(
             f"references={references}: must be the numbers in a quarter, in two quarters, and in all references"

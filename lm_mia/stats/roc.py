@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from lm_mia.stats import ranking
 from lm_mia.stats.array_types import BoolArray, FloatArray, IntArray
-from lm_mia.stats.inputs import as_float64, as_real
+from lm_mia.stats.inputs import as_float64, as_real, check_rates
 
 
 @dataclasses.dataclass(frozen=True)
@@ -428,8 +428,7 @@ def partial_auc(
         raise ValueError(
             f"TPRs of shape {tpr.shape} and FPRs of shape {fpr.shape}: must be one curve"
         )
-    if np.any((tpr < 0) | (tpr > 1)):
-        raise ValueError("true positive rates must be in [0, 1], or NaN")
+    check_rates(tpr, "true positive rates")
     if not 0 <= a < b <= 1:
         raise ValueError(f"band [{a}, {b}]: must satisfy 0 <= a < b <= 1")
     if not (np.all((fpr >= 0) & (fpr <= 1)) and np.all(np.diff(fpr) >= 0)):

@@ -38,7 +38,10 @@ def as_array(x: Any) -> np.ndarray:
 
 def _three_parts(x: Any) -> np.ndarray:
     """Returns a number on all samples and on both halves, of one training."""
-    return as_array(x).ravel()[:3][None]
+    part = as_array(x).flatten()[:3][None]
+    if np.ma.is_masked(x) and part.size:
+        part[0, 0] = np.ma.masked  # also if only other values of x are masked
+    return part
 
 
 # Functions of the array under test, which has one value per sample; in MODEL_CALLS, one per model and sample.

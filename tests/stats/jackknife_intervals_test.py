@@ -120,6 +120,10 @@ def test_no_share_is_missed_if_no_member_is_found():
     np.testing.assert_array_equal(share_A1xH1, [[np.nan, 0.0], [np.nan, np.nan]])
     with pytest.raises(ValueError, match=r"the same shape"):
         stats.missed_share([[0.1]], [[0.1, 0.2]])
+    with pytest.raises(ValueError, match="flip rates must"):
+        stats.missed_share([[1e308]], [[0.5]])
+    with pytest.raises(ValueError, match="TPRs must"):
+        stats.missed_share([[0.1]], [[-0.5]])
 
 
 @pytest.mark.parametrize("trainings", [1, 2, 5])

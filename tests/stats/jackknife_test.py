@@ -241,6 +241,10 @@ def test_interval_of_a_mean_rate_at_its_edges():
     assert (low[0], high[0]) == (0, 1)  # limited to rates
     with pytest.raises(ValueError, match="shape"):
         stats.mean_rate_interval(np.ones((3, 2)), np.ones((3, 7, 2)))
+    with pytest.raises(ValueError, match="rates must"):
+        stats.mean_rate_interval([[0.5], [np.inf]], np.full((2, 14, 1), 0.5))
+    with pytest.raises(ValueError, match="rates of halves must"):
+        stats.mean_rate_interval([[0.5], [0.6]], np.full((2, 14, 1), -0.1))
 
 
 @pytest.mark.montecarlo

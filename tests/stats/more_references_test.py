@@ -107,7 +107,7 @@ def test_there_is_no_prediction_from_values_that_have_no_probit(metric, bad, at)
     [
         ({"value": [0.5] * 10}, "must have 11 values"),
         ({"value": 0.5}, "must have 11 values"),
-        ({"value": [0.5] * 10 + [1.5]}, "from 0 to 1"),
+        ({"value": [0.5] * 10 + [1.5]}, r"in \[0, 1\]"),
         ({"references": (8, 17, 32)}, "in a quarter"),
         ({"references": (8, 16, 31)}, "in a quarter"),
         ({"references": (0, 0, 32)}, "in a quarter"),
