@@ -10,7 +10,8 @@ such as a missing workdir. `benchmarks/standard_workdirs.py` makes workdirs to c
 
 What is read, and the name of each table:
 
-- NAME: tables/NAME.csv and .parquet of the workdir: the tables of figures, claims and verdicts
+- NAME: tables/NAME.csv and .parquet of the workdir: the tables of figures, claims and verdicts; if there are both, the
+  second one is NAME.parquet
 - RECIPE/NAME: the same for recipes/RECIPE/tables/, and imported_models.csv
 - NAME.json, RECIPE/NAME.json: the JSON files among the tables, as one row
 - NAME.tex, NAME.md: the LaTeX and Markdown files among the tables, with a row for each line
@@ -244,7 +245,10 @@ def _read_folder(folder: Path) -> Iterator[tuple[str, Path, Table]]:
     for path in sorted(folder.rglob("*")):
         if path.suffix in _READERS and path.is_file():
             name = path.relative_to(folder)
-            is_table = path.suffix in (".csv", ".parquet")
+            # Two tables of one evaluation may have the same name and different formats.
+            is_table = path.suffix == ".csv" or (
+                path.suffix == ".parquet" and not path.with_suffix(".csv").is_file()
+            )
             if table := _read_file(path):  # not a JSON file without results
                 yield (name.with_suffix("") if is_table else name).as_posix(), path, table
 

@@ -217,6 +217,15 @@ def test_missing_tables_columns_and_rows_are_found(workdir: Path, tmp_path: Path
     assert "attack='loss'" in row
 
 
+def test_tables_of_one_name_and_two_formats_are_both_read(workdir: Path):
+    tables = workdir / "recipes" / "main" / "tables"
+    pd.DataFrame({"correlation": [0.5]}).to_csv(tables / "suffixes.csv", index=False)
+    pd.DataFrame({"score": [1.0, 2.0]}).to_parquet(tables / "suffixes.parquet")
+    read = snapshot.read_workdir(workdir)
+    assert [*read["main/suffixes"]] == ["correlation"]
+    assert [*read["main/suffixes.parquet"]] == ["score"]
+
+
 def test_the_hash_of_an_attack_does_not_matter_but_its_settings_do(workdir: Path, tmp_path: Path):
     def change(copy: Path, attack_id: str, references: int) -> None:
         tables = copy / "recipes" / "main" / "tables"
