@@ -48,7 +48,8 @@ def evaluate(
       pieces: where they are stored.
       store, population: the scores and the attacked samples.
       pool: threads that compute parts of the samples.
-      progress: called with the number of attacks that are done, which may be fractional, and their number.
+      progress: called with the number of attacks that are done, which may be fractional, and their number. An attack of
+        which only the scores are computed counts half.
       say: called with lines for the user.
       failed: evaluations that are left out -> the error. Those of the user that fail are added.
 
@@ -71,20 +72,26 @@ def evaluate(
     design = model_design(store, present_models(store)) if groups else None
     group_N = stats.sample_groups(population.document_N)
     tables: dict[Request, dict[int, pd.DataFrame]] = {r: {} for r in missing if r.parts}
-    folder, done = pieces.results.scratch(), 0
+    folder, scored, done = pieces.results.scratch(), 0.0, 0
+
+    def show() -> None:
+        # With many samples, the evaluations of an attack take longer than its scores.
+        progress((scored + done) / 2, len(specs))
+
     if specs:
         progress(0, len(specs))
     # Each score is computed once and passes through all its evaluations, since all scores would not fit into memory.
     for same in groups:
         inputs = open_group(same, store, population, design)
 
-        def show(count: float, before: int = done) -> None:
-            progress(before + count, len(specs))
+        def count_scores(count: float, before: int = done) -> None:
+            nonlocal scored
+            scored = before + count
+            show()
 
         for spec, fitted, file in score_matrix.score_attacks(
-            same, inputs, pieces.c, folder, pool, show
+            same, inputs, pieces.c, folder, pool, count_scores
         ):
-            done += 1
             used = _inputs_of(spec, inputs)
             scores = Scores(spec, file, fitted.fit, used, population, group_N, pool)
             for request, part in uses[spec]:
@@ -105,6 +112,8 @@ def evaluate(
                         pieces.results.write(pieces.key(request), table)
                 except UserCodeError as error:
                     failed[evaluation] = error
+            done += 1
+            show()
     if specs:
         progress(len(specs), len(specs))
     for requirement, models in missing_models.items():

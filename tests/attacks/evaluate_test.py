@@ -1,6 +1,7 @@
 """Which pieces are computed, and when they are computed again."""
 
 import dataclasses
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
@@ -39,6 +40,7 @@ def run(
     folder: Path,
     requests: list[Request],
     c: config.Attack = C,
+    progress: Callable[[float, float], None] = lambda done, total: None,
     **changes: Any,
 ) -> tuple[int, Pieces]:
     """Returns how many attacks were made, and the pieces."""
@@ -46,7 +48,7 @@ def run(
     population = cast(Population, scores.population)
     silent: Any = lambda *_: None  # noqa: E731
     with ThreadPoolExecutor(2) as pool:
-        counts = evaluate(requests, pieces, scores.store, population, pool, silent, silent, {})
+        counts = evaluate(requests, pieces, scores.store, population, pool, progress, silent, {})
     return counts["computed"], pieces
 
 
@@ -64,6 +66,21 @@ def test_all_attacks_depend_on_the_scores_of_the_base(tmp_path: Path):
 
     assert key("first", loss_MxN[0]) == key("again", loss_MxN[0])
     assert key("first", loss_MxN[0]) != key("other", loss_MxN[0] + 1)
+
+
+def test_progress_counts_scores_and_evaluations(scores: SyntheticScores, tmp_path: Path):
+    shown: list[tuple[float, float, int]] = []
+
+    def progress(done: float, total: float) -> None:
+        shown.append((done, total, len([*tmp_path.glob("*.parquet")])))
+
+    run(scores, tmp_path, POINTS, progress=progress)
+    assert {total for _, total, _ in shown} == {2}
+    assert [done for done, _, _ in shown] == sorted(done for done, _, _ in shown)
+    # Each piece that is stored is half an attack, as are the scores of both attacks, which are computed first.
+    assert dict.fromkeys((done, stored) for done, _, stored in shown if done >= 1) == dict.fromkeys(
+        [(1, 0), (1.5, 1), (2, 2)]
+    )
 
 
 def test_only_missing_pieces_are_computed(scores: SyntheticScores, tmp_path: Path):
