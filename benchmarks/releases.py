@@ -32,6 +32,18 @@ TARGETS = 8
 SIZES = {"imported": (24, 20_000), "large": (120, 2**20)}
 """References and samples of the losses of a section."""
 RUN = ("run", "--config=configs/quickstart.py", "--workdir=quickstart")
+
+
+def _of_losses(section: str) -> dict[str, tuple[str, ...]]:
+    references, samples = SIZES[section]
+    size, workdir = f"{references + TARGETS} x {samples:,}", f"--workdir={section}"
+    return {
+        f"import, {size}": ("import", f"../{section}.npz", workdir, "--subset=bernoulli"),
+        f"attack, {size}": ("attack", workdir),
+        f"report, {size}": ("report", workdir),
+    }
+
+
 SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "quickstart": {
         "help text": ("--help",),
@@ -43,17 +55,8 @@ SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "report": ("report", "--workdir=quickstart"),
         "run, nothing left to do": RUN,
     },
-    **{
-        section: {
-            f"import, {models} x {samples:,}": (
-                *("import", f"{section}.npz", f"--workdir={section}", "--subset=bernoulli"),
-            ),
-            f"attack, {models} x {samples:,}": ("attack", f"--workdir={section}"),
-            f"report, {models} x {samples:,}": ("report", f"--workdir={section}"),
-        }
-        for section, (references, samples) in SIZES.items()
-        for models in [references + TARGETS]
-    },
+    "imported": _of_losses("imported"),
+    "large": _of_losses("large"),
 }
 
 
@@ -78,13 +81,14 @@ def main() -> None:
     commands = {name: c for section in args.sections for name, c in SECTIONS[section].items()}
     sides = {"before": args.before.resolve(), "after": ROOT}
     costs: dict[tuple[str, str], list[Cost]] = {}
+    args.folder.mkdir(parents=True, exist_ok=True)
+    for section in SIZES.keys() & args.sections:
+        write_losses(args.folder / f"{section}.npz", *SIZES[section])
     for round_index in range(args.rounds):
         folders = {side: args.folder / f"{side}-{round_index}" for side in sides}
         for folder in folders.values():
             shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
-            for section in SIZES.keys() & args.sections:
-                write_losses(folder / f"{section}.npz", *SIZES[section])
+            folder.mkdir()
         names = list(sides)[:: 1 if round_index % 2 == 0 else -1]
         for command, arguments in commands.items():
             for side in names:
